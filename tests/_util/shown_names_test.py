@@ -65,9 +65,7 @@ def test_long_file_names_are_told_apart():
   one, other = (shown_names.file_name("é" * 300 + end) for end in "ab")
   assert one != other and one[:80] == other[:80] == "é" * 80
   assert shown_names.file_name("lr=1e-05, a/b") == "lr_1e-05_a_b"
-
-
-def test_file_names_have_200_bytes_at_most():
+  # They have 200 bytes at most.
   assert shown_names.file_name("a" * 200) == "a" * 200
   name = shown_names.file_name("a" * 201)
   assert len(name) == 200 and name.startswith("a" * 183 + "-")

@@ -5,8 +5,6 @@ import shutil
 
 import pytest
 
-from tff_shift.binaries import evolving
-from tff_shift.binaries import online_adaptation
 from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.learning.aggregators import privacy_accounting
 
@@ -25,11 +23,10 @@ _ONLINE = """
 
 
 @pytest.fixture(scope="module")
-def diverged(run_in, tmp_path_factory):
+def diverged(run_once):
   """A run of two rates, the second too large."""
-  return run_in(
-    tmp_path_factory.mktemp("runs") / "diverged",
-    *(evolving, _SMALL, "--algorithm=fed_avg,local --optimizer=sgd"),
+  return run_once(
+    *("evolving", _SMALL, "--algorithm=fed_avg,local --optimizer=sgd"),
     "--learning_rate=1e-3,1e30",
     code=3,
   )
@@ -39,7 +36,7 @@ class TestAggregators:
   @pytest.mark.long
   def test_private_run_says_how_private_it_is(self, run):
     ended = run(
-      *(evolving, _SMALL, "--algorithm=local,fed_evolve --aggregator=dp"),
+      *("evolving", _SMALL, "--algorithm=local,fed_evolve --aggregator=dp"),
       "--clipping=fixed --clipping_norm=0.5 --noise_multiplier=2",
       "--participation=0.5",
     )
@@ -98,7 +95,7 @@ class TestAggregators:
       --client_sampling=poisson --participation=0.25 --rounds=4
       --clipping_norm=0.5 --noise_multiplier=2 --seeds=0
     """
-    ended = run(evolving, _SMALL, flags)
+    ended = run("evolving", _SMALL, flags)
     expected = privacy_accounting.account(
       noise_multiplier=2.0,
       num_clients=4,
@@ -124,7 +121,7 @@ class TestAggregators:
       --clipping_norm=0.5 --noise_multiplier=0.1 --tree_restart=2
       --client_sampling=in_turn
     """
-    ended = run(evolving, flags, "--rounds=3")
+    ended = run("evolving", flags, "--rounds=3")
     expected = privacy_accounting.account_tree(
       noise_multiplier=0.1,
       num_clients=4,
@@ -143,7 +140,7 @@ class TestAggregators:
     # Twice from the same checkpoint, within a tree.
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     last = [
-      run(evolving, flags, "--rounds=6 --resume", folder=folder).rows
+      run("evolving", flags, "--rounds=6 --resume", folder=folder).rows
       for folder in ("run", "copy")
     ]
     assert last[0] == last[1] and len(last[0]) == 6
@@ -153,7 +150,7 @@ class TestAggregators:
     self, run, diverged
   ):
     ended = run(
-      *(evolving, _SMALL, "--algorithm=fed_avg --optimizer=sgd"),
+      *("evolving", _SMALL, "--algorithm=fed_avg --optimizer=sgd"),
       "--learning_rate=1e-3 --aggregator=secure --nozeroing --clipping=none",
       errors="",
     )
@@ -171,7 +168,7 @@ class TestAggregators:
   @pytest.mark.long
   def test_streams_are_adapted_to_with_a_private_mean(self, run, tmp_path):
     ended = run(
-      *(online_adaptation, _ONLINE, f"--cache_dir={tmp_path / 'cache'}"),
+      *("online_adaptation", _ONLINE, f"--cache_dir={tmp_path / 'cache'}"),
       "--algorithm=fix_lr --aggregator=dp --clipping=fixed",
       "--client_weighting=uniform",
     )

@@ -7,8 +7,6 @@ import pytest
 
 import tff_shift
 from tff_shift import models
-from tff_shift.binaries import evolving
-from tff_shift.binaries import online_adaptation
 from tff_shift.models import split_model
 
 _MODEL = textwrap.dedent(
@@ -62,7 +60,7 @@ def finished(model, run_in, tmp_path_factory):
     ("parts", "--rounds=1"),
     ("parts", "--rounds=2 --resume"),
   ):
-    given = evolving, _FLAGS, f"--model={model}", flags
+    given = "evolving", _FLAGS, f"--model={model}", flags
     run_in(folder / name, *given, errors="")
   return folder
 
@@ -72,7 +70,7 @@ def test_statistics_of_pretraining_stay_while_a_model_adapts(
   model, run, tmp_path
 ):
   flags = f"--model={model}", f"--cache_dir={tmp_path / 'cache'}"
-  run(online_adaptation, _ONLINE, *flags, errors="")
+  run("online_adaptation", _ONLINE, *flags, errors="")
   (path,) = (tmp_path / "cache").glob("pretrained-*.npz")
   with np.load(path) as arrays:
     pretrained = arrays[_STATISTICS]

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import functools
 import gc
+import importlib
 import io
 import json
 import os
@@ -153,8 +154,15 @@ def _split(arguments):
   return [flag for split in flags for flag in split if flag]
 
 
+def _module(binary):
+  """A binary that is a module, or the name of one of the package."""
+  if isinstance(binary, str):
+    return importlib.import_module(f"tff_shift.binaries.{binary}")
+  return binary
+
+
 def _run_here(binary, arguments, main=None, **options):
-  arguments = _split(arguments)
+  binary, arguments = _module(binary), _split(arguments)
   # A scenario in one file is its own configuration's module.
   flags_of = planning = getattr(binary, "planning", binary)
   if hasattr(planning, "SCENARIO"):
@@ -180,8 +188,9 @@ def _run_here(binary, arguments, main=None, **options):
 def run_here():
   """Returns `run(binary, arguments, main=None, **options) -> exit code`.
 
-  It runs the binary, a module, in this process, or `main` in its place; options
-  are `program.run`'s. Arguments are a text or several, of one flag or more.
+  It runs the binary, a module or its name, in this process, or `main` in its
+  place; options are `program.run`'s. Arguments are a text or several, of one
+  flag or more.
   """
   return _run_here
 
@@ -246,6 +255,19 @@ def run_in():
   return run
 
 
+@pytest.fixture(scope="session")
+def run_once(run_in, tmp_path_factory):
+  """Returns `run(binary, *flags, folder="run", ...)`: it is kept for a module.
+
+  It is `run_in` a new folder.
+  """
+
+  def run(*given, folder="run", **options):
+    return run_in(tmp_path_factory.mktemp("runs") / folder, *given, **options)
+
+  return run
+
+
 @pytest.fixture
 def run(run_in, tmp_path):
   """Returns `run(binary, *flags, folder="run", ...)`: `run_in` a new folder."""
@@ -265,7 +287,7 @@ def planned(run_here):
     found = []
 
     def main():
-      found.append((ask or binary.planning.make_plan)())
+      found.append((ask or _module(binary).planning.make_plan)())
 
     assert run_here(binary, arguments, main) == 0
     return found[0]
@@ -292,7 +314,7 @@ def refused(tmp_path, capsys):
   """
 
   def run(binary, arguments, **options):
-    arguments = _split(arguments)
+    binary, arguments = _module(binary), _split(arguments)
     if hasattr(getattr(binary, "planning", binary), "SCENARIO"):
       arguments = [f"--output_dir={tmp_path / 'run'}", *arguments]
     before = _content(tmp_path)

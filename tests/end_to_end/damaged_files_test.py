@@ -8,10 +8,6 @@ import pytest
 
 from examples import tiny_llama
 from experiments import reproduce
-from tff_shift.binaries import evolving
-from tff_shift.binaries import online_adaptation
-from tff_shift.binaries import predict
-from tff_shift.binaries import report
 from tff_shift.reporting import summary
 from tff_shift.simulation.storage import results
 
@@ -83,7 +79,7 @@ def _truncate(path):
 def test_report(refused, folder, tmp_path, name, damage, message):
   damage(folder / name)
   arguments = [str(folder), f"--output_dir={tmp_path / 'page'}"]
-  assert message in refused(report, arguments, takes_arguments=True)
+  assert message in refused("report", arguments, takes_arguments=True)
 
 
 @pytest.mark.parametrize(
@@ -99,13 +95,13 @@ def test_report(refused, folder, tmp_path, name, damage, message):
 )
 def test_resumption(refused, folder, damage, message):
   damage(folder / "config.json")
-  found = refused(evolving, [_RESUMED, f"--output_dir={folder}"])
+  found = refused("evolving", [_RESUMED, f"--output_dir={folder}"])
   assert message in found and "--overwrite in place of --resume" in found
 
 
 def test_run_that_drew_other_numbers_does_not_go_on(refused, folder):
   _change(folder / "config.json", draws=1)
-  assert refused(evolving, [_RESUMED, f"--output_dir={folder}"]) == (
+  assert refused("evolving", [_RESUMED, f"--output_dir={folder}"]) == (
     f"evolving: --resume: the run in {folder} was started by another version"
     " of tff_shift, which draws other random numbers; start a new run, with"
     " --overwrite or in another --output_dir\n"
@@ -128,7 +124,7 @@ def test_prediction(refused, served_federation, tmp_path, damage, message):
   damage(folder / "model.json")
   np.savez(tmp_path / "x.npz", x=np.zeros((2, 2), np.float32))
   flags = f"--model={folder} --input={tmp_path}/x.npz"
-  assert message in refused(predict, f"{flags} --output={tmp_path}/y.npz")
+  assert message in refused("predict", f"{flags} --output={tmp_path}/y.npz")
 
 
 @pytest.mark.parametrize(
@@ -157,5 +153,5 @@ def test_language_model(refused, tmp_path):
   tiny_llama.write(folder, width=32, num_layers=2)
   _change(folder / "config.json", num_hidden_layers=10**9)
   flags = "--dataset=synthetic_relations --algorithm=fed_ade"
-  found = refused(online_adaptation, f"{flags} --model_dir={folder}")
+  found = refused("online_adaptation", f"{flags} --model_dir={folder}")
   assert "json: Expected `int` <= 4096 - at `$.num_hidden_layers`" in found

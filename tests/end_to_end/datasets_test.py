@@ -2,10 +2,6 @@
 
 import pytest
 
-from tff_shift.binaries import dynamic_personalization
-from tff_shift.binaries import evolving
-from tff_shift.binaries import guidance
-from tff_shift.binaries import online_adaptation
 from tff_shift.models import guided_model
 
 pytestmark = pytest.mark.slow
@@ -14,11 +10,11 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
   "binary, flags",
   [
-    (evolving, "--algorithm=local --num_domains=2"),
-    (online_adaptation, "--algorithm=source --timesteps=1"),
-    (guidance, "--algorithm=fed_drm --batch_size=8 --max_examples=80"),
+    ("evolving", "--algorithm=local --num_domains=2"),
+    ("online_adaptation", "--algorithm=source --timesteps=1"),
+    ("guidance", "--algorithm=fed_drm --batch_size=8 --max_examples=80"),
     (
-      dynamic_personalization,
+      "dynamic_personalization",
       "--algorithm=local --period_size=20 --test_distributions=iid",
     ),
   ],
@@ -34,4 +30,4 @@ def test_new_data_set_has_a_plan(
   assert plan.model.input_shape[:2] == (8, 8)
   # The guide that the model brings guides.
   is_guided = isinstance(plan.model, guided_model.GuidedModel)
-  assert is_guided == (binary is guidance)
+  assert is_guided == (binary == "guidance")

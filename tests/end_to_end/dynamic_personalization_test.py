@@ -4,8 +4,6 @@ import re
 
 import pytest
 
-from tff_shift.binaries import dynamic_personalization
-
 # The contract runs over all of them; here are those that differ in what they
 # leave.
 _ALGORITHMS = ("fed_3da", "fed_avg")
@@ -26,10 +24,9 @@ def cache_dir(tmp_path_factory):
 @pytest.mark.slow
 class TestWholeRun:
   @pytest.fixture(scope="class")
-  def finished(self, run_in, cache_dir, tmp_path_factory):
-    return run_in(
-      tmp_path_factory.mktemp("runs") / "all",
-      *(dynamic_personalization, _SMALL, _SMALL_META, cache_dir),
+  def finished(self, run_once, cache_dir):
+    return run_once(
+      *("dynamic_personalization", _SMALL, _SMALL_META, cache_dir),
       f"--algorithm={','.join(_ALGORITHMS)} --seeds=0,1",
       "--test_distributions=iid,0.9",
       errors="",
@@ -86,7 +83,7 @@ class TestWholeRun:
 @pytest.mark.long
 def test_selection_looks_at_validation_alone(run, cache_dir):
   ended = run(
-    *(dynamic_personalization, _SMALL, cache_dir),
+    *("dynamic_personalization", _SMALL, cache_dir),
     "--algorithm=local --learning_rate=1e-9,0.1 --select=validation",
     "--test_distributions=0.9",
   )
@@ -119,7 +116,7 @@ def test_drift_is_always_seen_and_lengths_of_r_are_compared(run, tmp_path):
     --apply_update=current
   """
   cache = f"--cache_dir={tmp_path / 'cache'}"
-  ended = run(dynamic_personalization, _SMALL, _SMALL_META, flags, cache)
+  ended = run("dynamic_personalization", _SMALL, _SMALL_META, flags, cache)
   assert [
     (r["algorithm"], r["representation_size"], r["requests"])
     for r in ended.rows
@@ -135,7 +132,7 @@ def test_drift_is_always_seen_and_lengths_of_r_are_compared(run, tmp_path):
 def test_every_pair_of_rates_is_chosen(planned):
   rates = "--learning_rate=0.1,0.2 --meta_learning_rate=0.01,0.02"
   plan = planned(
-    dynamic_personalization, [_SMALL, "--algorithm=p_fed_hn", rates]
+    "dynamic_personalization", [_SMALL, "--algorithm=p_fed_hn", rates]
   )
   found = [
     (each.hparams.learning_rate, each.hparams.meta_learning_rate)

@@ -3,9 +3,6 @@
 import numpy as np
 import pytest
 
-from tff_shift.binaries import evolving
-from tff_shift.binaries import guidance
-
 _SMALL = """
   --dataset=circle --num_domains=4 --max_examples_per_domain=60 --num_clients=6
   --local_steps=1 --evaluate_every=1 --algorithm=fed_avg --learning_rate=0.1
@@ -24,7 +21,7 @@ def test_best_round_is_kept_as_if_the_run_had_ended_there(run):
   """Accuracy is 50 % after each round, so the first one is the best."""
 
   def run_to(folder, flags):
-    ended = run(evolving, _SMALL, flags, folder=folder)
+    ended = run("evolving", _SMALL, flags, folder=folder)
     (found,) = ended.runs
     return found, ended.rows, _weights(ended.folder)
 
@@ -54,7 +51,7 @@ def test_best_round_is_kept_as_if_the_run_had_ended_there(run):
 def test_guidance_does_not_train_on_validation_examples(run):
   plain, validated = (
     run(
-      *(guidance, "--algorithm=fed_avg --num_clients=2 --rounds=2"),
+      *("guidance", "--algorithm=fed_avg --num_clients=2 --rounds=2"),
       "--evaluate_every=1 --max_examples=200 --noprogress",
       f"--keep={kept}",
       folder=kept,
@@ -68,7 +65,7 @@ def test_guidance_does_not_train_on_validation_examples(run):
 
 @pytest.mark.slow
 def test_run_that_may_have_kept_its_last_round_cannot_be_extended(run):
-  flags = evolving, _SMALL, "--keep=best --evaluate_every=2"
+  flags = "evolving", _SMALL, "--keep=best --evaluate_every=2"
   run(*flags, "--rounds=1")
   ended = run(*flags, "--rounds=2 --resume", code=2)
   assert "--keep=best may have kept round 1" in ended.errors

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from tff_shift.binaries import evolving
 from tff_shift.command_line.tuning import trials
 
 # The contract runs over all of them; here are those that differ in what they
@@ -23,12 +22,11 @@ _SMALL = """
 
 
 @pytest.fixture(scope="module")
-def finished(run_in, drawn_figures, tmp_path_factory):
+def finished(run_once, drawn_figures):
   """A run of all algorithms."""
   with drawn_figures(*_FIGURES):
-    return run_in(
-      tmp_path_factory.mktemp("runs") / "all",
-      *(evolving, _SMALL, f"--algorithm={','.join(_ALGORITHMS)} --seeds=0,1"),
+    return run_once(
+      *("evolving", _SMALL, f"--algorithm={','.join(_ALGORITHMS)} --seeds=0,1"),
       errors="",
     )
 
@@ -100,7 +98,7 @@ class TestWholeRun:
     """Into a folder that is not overwritten silently."""
     (tmp_path / "metrics.csv").write_text("precious\n")
     flags = "--algorithm=fed_evp --seeds=0,1 --max_concurrent_clients=1"
-    given = evolving, _SMALL, flags
+    given = "evolving", _SMALL, flags
     assert "--overwrite" in run(*given, folder=".", code=2).errors
     assert (tmp_path / "metrics.csv").read_text() == "precious\n"
     ended = run(*given, "--overwrite", folder=".")
@@ -115,7 +113,7 @@ class TestWholeRun:
 @pytest.mark.slow
 def test_batches_of_clients_give_the_same_rows(finished, run):
   flags = "--algorithm=fed_evp --seeds=0 --batch_clients=true"
-  given = evolving, _SMALL, flags
+  given = "evolving", _SMALL, flags
   refused = run(*given, "--executor=local", code=2)
   message = "batch_clients is a setting of the executor in_process"
   assert message in refused.errors
@@ -144,7 +142,7 @@ def test_batches_of_clients_give_the_same_rows(finished, run):
 @pytest.mark.long
 def test_selection_runs_each_setting_and_keeps_the_best(run):
   ended = run(
-    *(evolving, _SMALL, "--algorithm=local --local_steps=1,2"),
+    *("evolving", _SMALL, "--algorithm=local --local_steps=1,2"),
     "--rounds=4 --select=last_source --all_settings",
   )
   rows = ended.frame
@@ -171,7 +169,7 @@ def test_selection_runs_each_setting_and_keeps_the_best(run):
 
 def test_combinations_are_of_what_an_algorithm_has(planned):
   flags = "--algorithm=fed_avg,fed_rep --optimizer=adam,sgd --head_steps=1,2"
-  found = planned(evolving, flags, lambda: trials.chosen("evolving"))
+  found = planned("evolving", flags, lambda: trials.chosen("evolving"))
   # What fed_avg lacks does not multiply it.
   optimizers = [("optimizer", name) for name in ("adam", "sgd")]
   assert [(each.algorithm, *each.compared.items()) for each in found] == [

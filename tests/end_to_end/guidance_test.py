@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from tff_shift.binaries import guidance
-
 _PLANNED = """
   --dataset=digits --model=mlp --max_examples=400 --num_clients=4 --rounds=3
   --evaluate_every=2 --batch_size=8 --learning_rate=0.05 --noprogress
@@ -15,10 +13,9 @@ _SMALL = f"{_PLANNED} --local_steps=2"
 @pytest.mark.slow
 class TestWholeRun:
   @pytest.fixture(scope="class")
-  def finished(self, run_in, tmp_path_factory):
-    return run_in(
-      tmp_path_factory.mktemp("runs") / "all",
-      *(guidance, _SMALL, "--algorithm=fed_avg_ft,fed_drm --seeds=0,1"),
+  def finished(self, run_once):
+    return run_once(
+      *("guidance", _SMALL, "--algorithm=fed_avg_ft,fed_drm --seeds=0,1"),
       "--lambda_=0.6,0.9 --final_rounds=2 --fine_tuning_steps=3",
       errors="",
     )
@@ -79,7 +76,7 @@ class TestWholeRun:
 @pytest.mark.long
 def test_selection_looks_at_validation_alone(run):
   ended = run(
-    *(guidance, _SMALL, "--algorithm=fed_avg --learning_rate=1e-9,0.05"),
+    *("guidance", _SMALL, "--algorithm=fed_avg --learning_rate=1e-9,0.05"),
     "--select=validation --seeds=3,4 --selection_seeds=3",
   )
   last = {
@@ -116,7 +113,7 @@ class TestDefaults:
       flags = _PLANNED, f"--algorithm={names}", *given
       return [
         (each.algorithm, each.hparams)
-        for each in planned(guidance, flags).trials
+        for each in planned("guidance", flags).trials
       ]
 
     return plan
@@ -165,7 +162,7 @@ class TestDefaults:
 def test_sharing_is_that_of_the_model(planned):
   flags = f"{_SMALL} --algorithm=fed_drm --model=lenet"
   plans = [
-    planned(guidance, f"{flags} {sharing}")
+    planned("guidance", f"{flags} {sharing}")
     for sharing in ("", "--sharing=shallow")
   ]
   assert [plan.settings["sharing"] for plan in plans] == [None, "shallow"]

@@ -4,9 +4,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tff_shift.binaries import evolving
-from tff_shift.binaries import guidance
-
 _QUICK = """
   --algorithm=fed_avg --rounds=2 --local_steps=1 --image_size=8
 """
@@ -32,7 +29,7 @@ def write(tmp_path, monkeypatch):
 def test_domains_of_a_folder(write, run, tmp_path):
   write("1", "2", "10")
   flags = "--dataset=pictures --folder_levels=domain,class --num_clients=2"
-  given = evolving, _QUICK, flags
+  given = "evolving", _QUICK, flags
   ended = run(*given)
   (summary,) = ended.runs
   assert summary["dataset"] == "pictures"
@@ -49,7 +46,7 @@ def test_domains_of_a_folder(write, run, tmp_path):
 def test_clients_of_a_folder(write, run):
   write("north", "south")
   flags = "--dataset=./pictures --folder_levels=client,class"
-  (summary,) = run(guidance, _QUICK, flags).runs
+  (summary,) = run("guidance", _QUICK, flags).runs
   assert summary["setting"]["num_clients"] == 2
 
 
@@ -60,4 +57,4 @@ def test_wrong_flags_are_refused(write, refused):
     "no/pictures --label=y": "no/pictures: there is no such folder",
     "./pictures/1/dog/1.png": "1.png is not a folder; a file must be one",
   }.items():
-    assert message in refused(evolving, f"--dataset={flags}")
+    assert message in refused("evolving", f"--dataset={flags}")

@@ -5,7 +5,6 @@ import pytest
 
 import tff_shift as ts
 from benchmarks import resume
-from tff_shift.binaries import online_adaptation
 from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples
@@ -37,10 +36,9 @@ def cache_dir(tmp_path_factory):
 @pytest.mark.slow
 class TestWholeRun:
   @pytest.fixture(scope="class")
-  def finished(self, run_in, cache_dir, tmp_path_factory):
-    return run_in(
-      tmp_path_factory.mktemp("runs") / "all",
-      *(online_adaptation, _SMALL, f"--algorithm={','.join(_ALGORITHMS)}"),
+  def finished(self, run_once, cache_dir):
+    return run_once(
+      *("online_adaptation", _SMALL, f"--algorithm={','.join(_ALGORITHMS)}"),
       "--seeds=0,1 --shift=square --learning_rate=1e-1 --eta_min=0.01",
       *("--use_uncertainty=true,false --eta_max=1", cache_dir),
       errors="",
@@ -109,10 +107,9 @@ class TestControls:
   _NAMES = ("fed_ade", *rate_controls.NAMES)
 
   @pytest.fixture(scope="class")
-  def finished(self, run_in, cache_dir, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "controls"
-    given = online_adaptation, self._CONTROLLED, cache_dir
-    return run_in(folder, *given, errors="")
+  def finished(self, run_once, cache_dir):
+    given = "online_adaptation", self._CONTROLLED, cache_dir
+    return run_once(*given, errors="")
 
   def test_they_stand_where_fed_ade_stands(self, finished):
     assert [(r["algorithm"], r["timestep"]) for r in finished.rows] == [
@@ -128,7 +125,7 @@ class TestControls:
   def test_stopped_within_a_control_ends_the_same(
     self, finished, cache_dir, run, monkeypatch
   ):
-    given = online_adaptation, self._CONTROLLED, cache_dir
+    given = "online_adaptation", self._CONTROLLED, cache_dir
     write = results.RunFolder.write_metrics
 
     def stop(self, row):
@@ -150,10 +147,10 @@ def test_folder_with_its_deployment_adapts_as_its_run(
 ):
   flags = "--algorithm=fed_ade --shift=square --save_model --save_deployment"
   arguments = _SMALL, flags, cache_dir
-  run(online_adaptation, *arguments)
+  run("online_adaptation", *arguments)
   (folder,) = (each.parent for each in tmp_path.rglob("model.json"))
   streams = configuration.client_streams(
-    planned(online_adaptation, arguments), "square", 0
+    planned("online_adaptation", arguments), "square", 0
   )
   with ts.execution.use("in_process"):
     adapter = ts.Adapter(folder, None, tmp_path / "state")
@@ -183,7 +180,7 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
   monkeypatch.setattr(corruptions, "corrupt", noting)
   with drawn_figures("corruptions"):
     ended = run(
-      *(online_adaptation, _WITHOUT_EPOCHS, _CORRUPTED, cache_dir),
+      *("online_adaptation", _WITHOUT_EPOCHS, _CORRUPTED, cache_dir),
       "--local_steps=2",
     )
   # Of the figure and of the streams, whose last step has a severity.
@@ -215,7 +212,7 @@ def test_program_of_the_authors_runs_whole(cache_dir, run):
     --repeat_cohorts --eta_min=0.01 --eta_max=1 --seeds=3
     --running_statistics=fixed
   """
-  ended = run(online_adaptation, _SMALL, flags, cache_dir, errors="")
+  ended = run("online_adaptation", _SMALL, flags, cache_dir, errors="")
   rows = ended.rows
   assert [row["algorithm"] for row in rows] == [
     name for name in ("fed_ade", *rate_controls.NAMES) for _ in range(9)
@@ -272,7 +269,7 @@ def test_more_steps_change_each_clients_weights(make_plan):
 def make_plan(planned, tmp_path):
   """Returns `make(*flags)`, which gives the plan of a small run."""
   cache = f"--cache_dir={tmp_path / 'cache'}"
-  return lambda *flags: planned(online_adaptation, [_SMALL, *flags, cache])
+  return lambda *flags: planned("online_adaptation", [_SMALL, *flags, cache])
 
 
 @pytest.mark.parametrize(
@@ -295,7 +292,7 @@ def test_run_that_is_refused_for_its_folder_makes_no_cache(tmp_path, refused):
   (tmp_path / "run").mkdir()
   (tmp_path / "run" / "notes.txt").write_text("mine")
   flags = f"--algorithm=fed_ade --cache_dir={tmp_path / 'cache'}"
-  assert "already holds files" in refused(online_adaptation, [_SMALL, flags])
+  assert "already holds files" in refused("online_adaptation", [_SMALL, flags])
 
 
 def test_one_part_of_an_archive_that_is_missing_is_refused(
@@ -331,6 +328,6 @@ def test_one_part_of_an_archive_that_is_missing_is_refused(
     --shift=square,linear --timesteps=3 --seeds=0,1 --corrupted_images=archive
     --cache_dir={tmp_path / "cache"}
   """
-  assert refused(online_adaptation, [_SMALL, _CORRUPTED, flags]) == (
+  assert refused("online_adaptation", [_SMALL, _CORRUPTED, flags]) == (
     f"online_adaptation: {missing} is missing\n"
   )

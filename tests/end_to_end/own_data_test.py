@@ -6,29 +6,25 @@ import numpy as np
 import pytest
 
 from tests.fixtures import tables
-from tff_shift.binaries import dynamic_personalization
-from tff_shift.binaries import evolving
-from tff_shift.binaries import guidance
-from tff_shift.binaries import online_adaptation
 
 _NUM_EXAMPLES = 240
 _NUM_CLIENTS = 3
 
 
-_EVOLVING = evolving, "--algorithm=local --rounds=1 --local_steps=1"
+_EVOLVING = "evolving", "--algorithm=local --rounds=1 --local_steps=1"
 _ONLINE = (
-  online_adaptation,
+  "online_adaptation",
   """
   --algorithm=source --timesteps=1 --samples_per_step=5 --initial_examples=5
   --pretraining_epochs=1
   """,
 )
 _GUIDANCE = (
-  guidance,
+  "guidance",
   "--algorithm=fed_avg --rounds=1 --local_steps=1 --batch_size=8",
 )
 _DYNAMIC = (
-  dynamic_personalization,
+  "dynamic_personalization",
   """
   --algorithm=local --rounds=1 --periods=1 --test_distributions=0.5
   --train_distributions=iid --period_size=10 --pretraining_epochs=1

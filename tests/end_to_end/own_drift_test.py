@@ -9,8 +9,6 @@ import pytest
 
 import tff_shift as ts
 from tests.fixtures import tables
-from tff_shift.binaries import dynamic_personalization
-from tff_shift.binaries import online_adaptation
 
 _COMMON = """
   --label=outcome --client=site --time=year --pretraining_epochs=1
@@ -74,7 +72,7 @@ def run_table(table, run, tmp_path):
 
 @pytest.mark.long
 def test_online_adaptation_runs_and_resumes(run_table):
-  ended = run_table(online_adaptation, _FED_ADE, "--controls", _SAVED)
+  ended = run_table("online_adaptation", _FED_ADE, "--controls", _SAVED)
   check_names(ended.folder)
   absent, few, without = ended.errors.splitlines()
   assert absent.endswith(
@@ -105,13 +103,13 @@ def test_online_adaptation_runs_and_resumes(run_table):
   config = ended.config["flags"]
   assert (config["shift"], config["timesteps"]) == (["own"], 3)
   for steps in ("--timesteps=2", "--timesteps=3 --resume"):
-    stopped = run_table(online_adaptation, _FED_ADE, steps, folder="stopped")
+    stopped = run_table("online_adaptation", _FED_ADE, steps, folder="stopped")
   assert stopped.rows == rows[: 2 * 3]
 
 
 @pytest.mark.long
 def test_dynamic_personalization_runs_and_resumes(run_table):
-  binary = dynamic_personalization
+  binary = "dynamic_personalization"
   ended = run_table(binary, _FED_3DA, "--rounds=3", _SAVED)
   check_names(ended.folder)
   rows = ended.rows
@@ -138,7 +136,7 @@ def test_dynamic_personalization_runs_and_resumes(run_table):
 
 @pytest.mark.slow
 def test_deployed_model_of_a_file_is_not_trained(run_table, tmp_path):
-  given = online_adaptation, "--algorithm=source"
+  given = "online_adaptation", "--algorithm=source"
   trained = run_table(*given, folder="trained")
   (cached,) = (tmp_path / "cache").glob("*.npz")
   with np.load(cached) as arrays:
@@ -162,7 +160,7 @@ def test_deployed_model_of_a_file_is_not_trained(run_table, tmp_path):
 @pytest.mark.slow
 def test_rows_of_the_parts_of_periods(run_table):
   flags = "--algorithm=fed_avg --rounds=1 --distance_features=extractor"
-  ended = run_table(dynamic_personalization, flags)
+  ended = run_table("dynamic_personalization", flags)
   # Of 36, 36, 36 and 12 rows of 2019 and 2020, a fifth is public, and a tenth
   # validates: rint(7.2) and rint(10.8) - 7; rint(2.4) and rint(3.6) - 2.
   lines = ended.output.splitlines()
@@ -174,7 +172,7 @@ def test_rows_of_the_parts_of_periods(run_table):
 
 
 _REFUSED = {
-  online_adaptation: """
+  "online_adaptation": """
 --shift=linear
     --shift=linear does not apply to --dataset=
 --dirichlet=0.5
@@ -188,7 +186,7 @@ _REFUSED = {
 --pretraining_epochs=0
     --pretraining_epochs=0: it must be at least 1, or --weights_file must
 """,
-  dynamic_personalization: """
+  "dynamic_personalization": """
 --period_size=9
     --period_size=9 does not apply to --datase
 --train_periods=4
@@ -208,6 +206,6 @@ _REFUSED = {
 def test_flags_that_do_not_apply_are_refused(
   binary, flags, message, table, refused
 ):
-  algorithm = _FED_ADE if binary is online_adaptation else _FED_3DA
+  algorithm = _FED_ADE if binary == "online_adaptation" else _FED_3DA
   line = refused(binary, [table, _COMMON, algorithm, flags])
   assert message[0] in line

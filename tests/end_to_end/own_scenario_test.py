@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from examples.continual import continual
-from tff_shift.binaries import report
 
 _SMALL = """
   --num_domains=3 --num_clients=3 --local_steps=2 --learning_rate=0.05
@@ -36,7 +35,7 @@ def test_it_has_a_binary_resumption_table_figure_and_page(run):
   run(*given, "--seeds=0", folder="resumed")
   resumed = run(*given, "--seeds=0,1 --resume", folder="resumed")
   assert resumed.rows == whole
-  given = report, ended.folder, "--metrics=accuracy,forgetting"
+  given = "report", ended.folder, "--metrics=accuracy,forgetting"
   page = run(*given, folder="page", takes_arguments=True).folder
   assert "forgetting" in (page / "report.html").read_text()
 

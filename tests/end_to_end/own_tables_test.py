@@ -5,9 +5,6 @@ import pandas
 import pytest
 
 import tff_shift as ts
-from tff_shift.binaries import evolving
-from tff_shift.binaries import guidance
-from tff_shift.binaries import predict
 from tff_shift.data import datasets
 
 _EVOLVING = """
@@ -53,7 +50,7 @@ def write(tmp_path):
 @pytest.mark.parametrize("name", ["study.csv", "study.parquet"])
 def test_domains_clients_and_classes_keep_their_names(write, run, name):
   file = write(make_table(), name)
-  given = evolving, _EVOLVING, file, _FLAGS
+  given = "evolving", _EVOLVING, file, _FLAGS
   ended = run(*given)
   assert {each["dataset"] for each in ended.runs} == {"study"}
   for each in ended.runs:
@@ -77,7 +74,7 @@ def test_features_name_the_inputs_and_warnings_the_file(write, run):
   lacks = (table["site"] == "south") & (table["day"] == "2024-02-29")
   file = write(table[~lacks])
   flags = "--features=dose --algorithm=fed_avg --rounds=1 --local_steps=1"
-  ended = run(evolving, file, _FLAGS, flags)
+  ended = run("evolving", file, _FLAGS, flags)
   path = file.removeprefix("--dataset=")
   lacks = f"1 of 2 clients of {path} lack domains: south lacks 2024-02-29\n"
   assert lacks in ended.errors and "?" not in ended.errors
@@ -88,7 +85,7 @@ def test_features_name_the_inputs_and_warnings_the_file(write, run):
 def test_dropped_columns_are_not_read(write, run):
   file = write(make_table().assign(note="x", patient=np.arange(240)))
   flags = "--drop=note,patient --algorithm=fed_avg --rounds=1 --local_steps=1"
-  ended = run(evolving, file, _FLAGS, flags)
+  ended = run("evolving", file, _FLAGS, flags)
   assert ended.config["schema"] == {
     "classes": ["healthy", "sick"],
     "features": ["dose", "age"],
@@ -110,7 +107,7 @@ def test_dropped_columns_are_not_read(write, run):
     "target: 2024-03-31, 80 rows",
   ]
   # Joined times are one domain.
-  ended = run(evolving, file, _FLAGS, flags, "--num_domains=2 --overwrite")
+  ended = run("evolving", file, _FLAGS, flags, "--num_domains=2 --overwrite")
   assert "target: 2024-02-29 to 2024-03-31, 160 rows\n" in ended.output
 
 
@@ -122,7 +119,7 @@ def test_groups_from_training_to_prediction(
   # Ten rows a patient, 5 to 7 of them before the last day.
   table["patient"] = [f"no {row // 10}" for row in range(240)]
   flags = "--group=patient --algorithm=fed_avg --rounds=1 --local_steps=1"
-  ended = run(evolving, write(table), _FLAGS, flags, "--save_model")
+  ended = run("evolving", write(table), _FLAGS, flags, "--save_model")
   assert ended.config["schema"]["group"] == "patient"
   assert ended.config["schema"]["features"] == ["dose", "age"]
   (line,) = [x for x in ended.output.splitlines() if x.startswith("group")]
@@ -136,11 +133,13 @@ def test_groups_from_training_to_prediction(
   arguments = f"--model={model.parent} --input={new} --overwrite"
   for columns in (["age", "dose"], ["age", "patient", "dose"]):
     table[columns].to_csv(new, index=False)
-    assert run_here(predict, f"{arguments} --output={tmp_path / 'p.csv'}") == 0
+    assert (
+      run_here("predict", f"{arguments} --output={tmp_path / 'p.csv'}") == 0
+    )
   # Guidance has no time: no patient is on both sides.
   file = write(table.drop(columns="day"))
   ended = run(
-    guidance, file, "--label=outcome --client=site --overwrite", flags
+    "guidance", file, "--label=outcome --client=site --overwrite", flags
   )
   assert "group patient: 0 of 24 are in training and in test\n" in ended.output
   assert ended.runs[0]["setting"]["num_clients"] == 2
@@ -159,7 +158,7 @@ def test_gaps_and_texts_from_training_to_prediction(
     --algorithm=fed_avg --rounds=3 --model=linear --learning_rate=0.5
     --missing=indicator --categories=one_hot --save_model
   """
-  ended = run(evolving, file, _FLAGS, flags)
+  ended = run("evolving", file, _FLAGS, flags)
   (summary,) = ended.runs
   assert summary["metrics"]["server_accuracy"]["mean"] == 100
   (model,) = (ended.folder / "model").rglob("model.json")
@@ -167,7 +166,7 @@ def test_gaps_and_texts_from_training_to_prediction(
   new = table[["ward", "outcome", "age", "dose"]]
   new.to_csv(tmp_path / "new.csv", index=False)
   arguments = f"--model={model.parent} --input={tmp_path / 'new.csv'}"
-  assert run_here(predict, f"{arguments} --output={tmp_path / 'p.csv'}") == 0
+  assert run_here("predict", f"{arguments} --output={tmp_path / 'p.csv'}") == 0
   assert "accuracy: 100.00 % of 240 examples" in capsys.readouterr().out
   rows = pandas.read_csv(tmp_path / "p.csv")
   assert rows["predicted"].tolist() == table["outcome"].tolist()
@@ -176,7 +175,7 @@ def test_gaps_and_texts_from_training_to_prediction(
   )
   new.assign(ward="C").to_csv(tmp_path / "new.csv", index=False)
   output = f"--output={tmp_path / 'q.csv'}"
-  assert run_here(predict, f"{arguments} {output}") == 2
+  assert run_here("predict", f"{arguments} {output}") == 2
   message = "column 'ward' has 'C' in row 0, a category that training did not"
   assert message in capsys.readouterr().err
   assert not (tmp_path / "q.csv").exists()
@@ -205,7 +204,7 @@ def test_data_set_of_a_users_file(tmp_path, run, monkeypatch):
   path = tmp_path / "wards.py"
   path.write_text(_WARDS)
   flags = f"--import={path} --dataset=wards"
-  ended = run(evolving, _EVOLVING, flags, "--algorithm=fed_avg --rounds=8")
+  ended = run("evolving", _EVOLVING, flags, "--algorithm=fed_avg --rounds=8")
   (summary,) = ended.runs
   assert summary["dataset"] == "wards"
   assert summary["setting"]["num_clients"] == 3
@@ -247,7 +246,7 @@ def test_transformer_of_a_users_file_is_in_the_saved_model(
   path.write_text(_PREPROCESSED.format(path=str(data)))
   flags = f"--import={path} --dataset=mine --algorithm=fed_avg --rounds=3"
   options = "--model=linear --learning_rate=0.5 --save_model --seeds=0,1"
-  ended = run(evolving, flags, options)
+  ended = run("evolving", flags, options)
   assert ended.runs[0]["metrics"]["server_accuracy"]["mean"] == 100
   # The transformer of a model is fitted to the training rows of its seed.
   first, second = sorted((ended.folder / "model").rglob("model.json"))
@@ -264,7 +263,7 @@ def test_transformer_of_a_users_file_is_in_the_saved_model(
   # Rows in the form of the file, with the columns in another order.
   table[["age", "outcome", "ward"]].to_csv(tmp_path / "new.csv", index=False)
   arguments = f"--model={first.parent} --input={tmp_path / 'new.csv'}"
-  assert run_here(predict, f"{arguments} --output={tmp_path / 'p.csv'}") == 0
+  assert run_here("predict", f"{arguments} --output={tmp_path / 'p.csv'}") == 0
   assert "accuracy: 100.00 % of 240 examples" in capsys.readouterr().out
 
 
@@ -275,7 +274,9 @@ def test_arrays_of_a_users_file_are_those_of_a_file(
   path = tmp_path / "wards.py"
   path.write_text(_WARDS.replace("y[:, np.newaxis]", "y[:, None, None]"))
   arguments = f"--import={path} --dataset=wards --algorithm=fed_avg --rounds=1"
-  assert run_here(evolving, f"{arguments} --output_dir={tmp_path / 'run'}") == 2
+  assert (
+    run_here("evolving", f"{arguments} --output_dir={tmp_path / 'run'}") == 2
+  )
   message = "x of wards: uint8 images [n, height, width, 1 or 3], or floats"
   assert message in capsys.readouterr().err
   assert not (tmp_path / "run").exists()
@@ -324,12 +325,12 @@ def test_wrong_columns_are_refused(
 ):
   np.savez(tmp_path / "a.npz", x=np.eye(4), y=np.arange(4) % 2)
   file = write(make_table().assign(**changes))
-  line = refused(evolving, [file, flags.format(folder=tmp_path)])
+  line = refused("evolving", [file, flags.format(folder=tmp_path)])
   assert message.format(folder=tmp_path) in line
 
 
 @pytest.mark.parametrize("name", ["study.csv", "study.parquet"])
 def test_damaged_file_is_refused(tmp_path, refused, name):
   (tmp_path / name).write_bytes(b'\x93"\x00,,\n"')
-  line = refused(evolving, f"--dataset={tmp_path / name} --label=outcome")
+  line = refused("evolving", f"--dataset={tmp_path / name} --label=outcome")
   assert f"{name}: it cannot be read (" in line

@@ -9,9 +9,6 @@ import pytest
 
 from tests.fixtures import tables
 from tests.fixtures.arrays import normal
-from tff_shift.binaries import evolving
-from tff_shift.binaries import predict
-from tff_shift.binaries import report
 from tff_shift.data import array_files
 from tff_shift.data import table as table_lib
 
@@ -27,7 +24,7 @@ def run_predict(run_here, served_federation, tmp_path):
     np.savez(tmp_path / "data.npz", **(arrays or {"x": X}))
     given = f"--model={served_federation} --input={tmp_path}/data.npz"
     output = f"--output={tmp_path}/predictions.npz"
-    return run_here(predict, [given, output, *flags])
+    return run_here("predict", [given, output, *flags])
 
   return run
 
@@ -185,7 +182,7 @@ def run_named(run_here, served_folder, tmp_path):
 
   def run(file, *flags, output="predictions.npz"):
     given = f"--model={folder} --input={file} --output={tmp_path / output}"
-    return run_here(predict, [given, *flags])
+    return run_here("predict", [given, *flags])
 
   return run
 
@@ -415,7 +412,7 @@ def test_model_of_a_run_predicts_the_file_of_the_run(
   )
   frame.to_csv(tmp_path / "study.csv", index=False)
   ended = run(
-    evolving,
+    "evolving",
     f"--dataset={tmp_path}/study.csv --label=outcome --client=site --time=day",
     "--drop=id,note --algorithm=fed_rep --rounds=3 --local_steps=5",
     "--optimizer=adam --learning_rate=0.05 --noprogress",
@@ -428,7 +425,7 @@ def test_model_of_a_run_predicts_the_file_of_the_run(
     frame[columns].to_csv(tmp_path / "new.csv", index=False)
     flags = f"--model={file.parent} --input={tmp_path}/new.csv --client=south"
     output = tmp_path / name
-    assert run_here(predict, [flags, f"--output={output}"]) == 0
+    assert run_here("predict", [flags, f"--output={output}"]) == 0
     return pandas.read_csv(output)
 
   whole = predicted([*frame], "whole.csv")
@@ -439,7 +436,7 @@ def test_model_of_a_run_predicts_the_file_of_the_run(
   few = predicted(["age", "dose"], "few.csv")
   pandas.testing.assert_frame_equal(few[whole.columns[7:]], whole.iloc[:, 7:])
   assert "accuracy" not in capsys.readouterr().out
-  output = run(report, str(ended.folder), folder="page", takes_arguments=True)
+  output = run("report", str(ended.folder), folder="page", takes_arguments=True)
   text = (output.folder / "report.html").read_text()
   for name, shown in (
     ("features", "dose, age"),

@@ -8,7 +8,6 @@ import pytest
 
 import tff_shift as ts
 from tests.fixtures.refusals import refused
-from tff_shift.binaries import evolving
 from tff_shift.reporting import clients
 from tff_shift.reporting import read_run
 from tff_shift.reporting import run_contents
@@ -21,9 +20,8 @@ FLAGS = """
 
 
 @pytest.fixture(scope="module")
-def whole(run_in, tmp_path_factory):
-  folder = tmp_path_factory.mktemp("runs") / "run"
-  return run_in(folder, evolving, FLAGS, errors="").folder
+def whole(run_once):
+  return run_once("evolving", FLAGS, errors="").folder
 
 
 @pytest.fixture

@@ -4,9 +4,6 @@ import csv
 
 import pytest
 
-from tff_shift.binaries import evolving
-from tff_shift.binaries import report
-
 _RUN = """
   --dataset=circle --num_domains=4 --num_clients=3 --rounds=2
   --algorithm=local,fed_avg --evaluate_every=1 --seeds=0,1 --local_steps=1
@@ -15,9 +12,8 @@ _RUN = """
 
 
 @pytest.fixture(scope="module")
-def whole(run_in, tmp_path_factory):
-  path = tmp_path_factory.mktemp("runs") / "circle"
-  return run_in(path, evolving, _RUN, errors="")
+def whole(run_once):
+  return run_once("evolving", _RUN, folder="circle", errors="")
 
 
 @pytest.fixture
@@ -34,7 +30,7 @@ def table_of(page):
 def run_report(run_in):
   """Returns `run(output, *arguments, **options)`."""
   return lambda output, *given, **options: run_in(
-    output, report, *given, takes_arguments=True, **options
+    output, "report", *given, takes_arguments=True, **options
   )
 
 
@@ -94,7 +90,7 @@ def test_wrong_input_is_said_in_a_line(
   refused, folder, tmp_path, given, message
 ):
   given = given.format(run=folder, new=tmp_path / "new").split()
-  assert message in refused(report, given, takes_arguments=True)
+  assert message in refused("report", given, takes_arguments=True)
 
 
 @pytest.mark.slow
@@ -105,7 +101,7 @@ def test_runs_that_differ_in_more_than_methods_have_two_columns(
     ("method", "--learning_rate=0.1 --aggregator=robust --bounds", [""]),
     ("longer", "--rounds=3", ["rounds 2, ", "rounds 3, "]),
   ):
-    other = run(evolving, _RUN, flags, errors="", folder=name).folder
+    other = run("evolving", _RUN, flags, errors="", folder=name).folder
     output = tmp_path / f"page_{name}"
     run_report(output, folder, other)
     assert {row["column"] for row in table_of(output)} == {

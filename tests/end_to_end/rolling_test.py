@@ -8,7 +8,6 @@ import pytest
 import scipy.stats
 
 from tests.fixtures import tables
-from tff_shift.binaries import evolving
 from tff_shift.reporting import clients
 from tff_shift.reporting import read_run
 from tff_shift.reporting import run_folders
@@ -52,7 +51,7 @@ def run_table(run, tmp_path):
   def run_table(table, *flags, **options):
     table.to_csv(tmp_path / "visits.csv", index=False)
     file = f"--dataset={tmp_path}/visits.csv"
-    return run(evolving, file, _FLAGS, *flags, **options)
+    return run("evolving", file, _FLAGS, *flags, **options)
 
   return run_table
 
@@ -121,7 +120,7 @@ def continued(run_in, tmp_path_factory):
   folder = tmp_path_factory.mktemp("runs")
   make_table().to_csv(folder / "visits.csv", index=False)
   flags = (
-    *(evolving, f"--dataset={folder}/visits.csv", _FLAGS),
+    *("evolving", f"--dataset={folder}/visits.csv", _FLAGS),
     "--target=rolling --min_source_domains=3",
     "--algorithm=fed_avg,fed_evp,fed_rep --seeds=0,1 --save_model --bounds",
   )
@@ -164,7 +163,7 @@ class TestContinued:
   def test_baselines_are_means_over_targets(self, continued, planned):
     """The majority class of each client, by hand."""
     flags, ended = continued
-    plan = planned(evolving, [*flags[1:]])
+    plan = planned("evolving", [*flags[1:]])
     (entry,) = [
       entry for entry in ended.runs if entry["algorithm"] == "majority_class"
     ]
@@ -283,7 +282,7 @@ def test_flags_that_do_not_apply_are_refused(flag, message, refused):
     --algorithm=fed_avg --dataset=circle --num_domains=4 --num_clients=2
     --max_examples_per_domain=20
   """
-  assert message[0] in refused(evolving, [flags, flag])
+  assert message[0] in refused("evolving", [flags, flag])
 
 
 def test_first_target_has_the_fewest_domains_that_all_can_train_on(planned):
@@ -293,7 +292,7 @@ def test_first_target_has_the_fewest_domains_that_all_can_train_on(planned):
   """
 
   def targets(*more):
-    plan = planned(evolving, [flags, *more])
+    plan = planned("evolving", [flags, *more])
     assert plan.num_runs(plan.trials[0]) == len(plan.targets[0])
     return [len(target.dataset.domains) for target in plan.targets[0]]
 
@@ -308,7 +307,7 @@ def test_words_are_those_of_the_months_before(flag, planned):
     --dataset=synthetic_titles --algorithm=fed_avg --num_clients=3
     --max_examples_per_domain=40 --target=rolling --rolling={flag}
   """
-  targets = planned(evolving, flags).targets[0]
+  targets = planned("evolving", flags).targets[0]
   first = targets[0]
   for target in targets:
     fitted_on = target if flag == "restart" else first

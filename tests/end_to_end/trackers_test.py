@@ -7,7 +7,6 @@ import sqlite3
 import pytest
 
 from tests.fixtures import tables
-from tff_shift.binaries import evolving
 
 _RUN = """
   --algorithm=local --dataset=circle --num_domains=4 --num_clients=2
@@ -52,7 +51,7 @@ def test_trackers_that_cannot_be_are_refused_before_anything_is_written(
       is_installed or None if name in ("mlflow", "wandb") else find_spec(name)
     ),
   )
-  assert expected[0] in refused(evolving, [_RUN, flags])
+  assert expected[0] in refused("evolving", [_RUN, flags])
 
 
 @pytest.mark.slow
@@ -63,7 +62,7 @@ def test_run_with_mlflow_goes_on_and_starts_anew(run, tmp_path, monkeypatch):
     "mlflow", reason="MLflow, the extra mlflow, is not installed"
   )
   folder = tmp_path / "run"
-  given = evolving, _RUN, "--tracker=mlflow"
+  given = "evolving", _RUN, "--tracker=mlflow"
 
   def read():
     client = mlflow.MlflowClient(tracking_uri=(folder / "mlruns").as_uri())

@@ -16,8 +16,6 @@ import tensorflow_federated as tff
 
 from benchmarks import resume
 from tff_shift import execution
-from tff_shift.binaries import evolving
-from tff_shift.binaries import workers
 from tff_shift.command_line import comparison
 from tff_shift.execution import local
 from tff_shift.execution import remote
@@ -109,17 +107,16 @@ def _wait_for_end(pids):
 
 
 @pytest.fixture(scope="module")
-def whole(run_in, tmp_path_factory):
+def whole(run_once):
   """A run on two workers that both stayed."""
-  folder = tmp_path_factory.mktemp("runs") / "whole"
   with local.Worker.start() as one, local.Worker.start() as other:
-    workers = f"--executor=remote --workers={one.address},{other.address}"
-    return run_in(folder, evolving, _SMALL, workers, errors="")
+    flag = f"--executor=remote --workers={one.address},{other.address}"
+    return run_once("evolving", _SMALL, flag, errors="")
 
 
 @pytest.mark.long
 def test_same_results_as_in_process(whole, run):
-  here = run(evolving, _SMALL)
+  here = run("evolving", _SMALL)
   (found,), (expected,) = whole.runs, here.runs
   assert found["setting"] == expected["setting"]
   assert found["metrics"].keys() == expected["metrics"].keys()
@@ -148,7 +145,7 @@ class TestFaults:
     addresses = ",".join(worker.address for worker in two_workers)
     flags = f"--executor=remote --workers={addresses} --worker_timeout=2"
     return lambda *given, **options: run(
-      *(evolving, _SMALL, flags, *given), **options
+      *("evolving", _SMALL, flags, *given), **options
     )
 
   @pytest.fixture
@@ -289,7 +286,7 @@ class TestWorkers:
     ],
   )
   def test_flags_that_do_not_fit(self, run_here, capsys, flags, message):
-    assert run_here(workers, flags.split()) == 2
+    assert run_here("workers", flags.split()) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
@@ -300,7 +297,7 @@ class TestWorkers:
     former = {
       each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)
     }
-    yield functools.partial(run_here, workers)
+    yield functools.partial(run_here, "workers")
     for each, handler in former.items():
       signal.signal(each, handler)
 
@@ -376,7 +373,7 @@ class TestWorkers:
         os.kill(os.getpid(), signal.SIGINT)
       check(self)
 
-    monkeypatch.setattr(workers, "_VACANT_SECONDS", 0.1)
+    monkeypatch.setattr("tff_shift.binaries.workers._VACANT_SECONDS", 0.1)
     monkeypatch.setattr(local.Worker, "wait_until_ready", wait_and_connect)
     monkeypatch.setattr(local.Worker, "check_running", leave_at_the_fourth)
     with drivers:

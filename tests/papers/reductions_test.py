@@ -169,3 +169,6 @@ def test_costs_count_runs():
   assert costs.num_evaluations(job) == 5
   half = circle_jobs("rounds=50%")["fed_avg"]
   assert costs.training_seconds(half) == costs.training_seconds(job) / 2
+  # All settings with all seeds.
+  everything = circle_jobs(more_flags={"all_settings": True})["fed_avg"]
+  assert costs.num_runs(everything) == 5 + 5 * 3

@@ -126,16 +126,3 @@ def test_drift_is_always_seen_and_lengths_of_r_are_compared(run, tmp_path):
   settings = [each["setting"] for each in ended.runs]
   assert [each["representation_size"] for each in settings] == [6, 10]
   assert {each["distance_threshold"] for each in settings} == {0}
-
-
-@pytest.mark.slow
-def test_every_pair_of_rates_is_chosen(planned):
-  rates = "--learning_rate=0.1,0.2 --meta_learning_rate=0.01,0.02"
-  plan = planned(
-    "dynamic_personalization", [_SMALL, "--algorithm=p_fed_hn", rates]
-  )
-  found = [
-    (each.hparams.learning_rate, each.hparams.meta_learning_rate)
-    for each in plan.trials
-  ]
-  assert sorted(found) == [(0.1, 0.01), (0.1, 0.02), (0.2, 0.01), (0.2, 0.02)]

@@ -116,32 +116,10 @@ _VECTORS = {
 }
 
 
-@pytest.mark.parametrize("binary", _VECTORS, ids=name_of)
-def test_features_are_standardized_by_the_training_part(
-  make_plan, binary, table
-):
-  if binary is not evolving:
-    with np.load(table) as arrays:
-      np.savez(table, x=arrays["x"], y=arrays["y"])
-  flags = _VECTORS[binary], f"--dataset={table}"
-  plan, _ = make_plan(binary, *flags)
+def test_features_are_not_scaled_by_default(make_plan, table):
+  plan, _ = make_plan(evolving, f"--dataset={table}")
   assert plan.model.input_scaling == input_scaling.ZERO_ONE
   assert plan.settings["input_scaling"] is None
-  plan, x = make_plan(binary, *flags, "--input_scaling=standardized")
-  scaling = plan.model.input_scaling
-  assert plan.settings["input_scaling"] == "standardized"
-  # In float64: sums of float32 numbers are rounded.
-  np.testing.assert_allclose(
-    scaling.mean, x.mean(axis=0, dtype=np.float64), rtol=1e-9
-  )
-  np.testing.assert_allclose(
-    scaling.deviation[:2], x.std(axis=0, dtype=np.float64)[:2], rtol=1e-9
-  )
-  assert scaling.deviation[2] == 1
-  # Not by all examples.
-  assert len(x) < 600
-  if binary is dynamic_personalization:
-    assert plan.extractor.input_scaling == scaling
 
 
 @pytest.mark.long
@@ -302,18 +280,29 @@ class TestHeldOut:
     ]
     assert len(means) == 2 and means[0] != means[1]
 
-  @pytest.mark.parametrize(
-    "binary", [online_adaptation, dynamic_personalization], ids=name_of
-  )
+  @pytest.mark.parametrize("binary", _VECTORS, ids=name_of)
   def test_parts_that_do_not_train(self, make_plan, binary, save):
+    has_domains = binary is evolving
+    owners = {"domain": _OWNERS["domain"]} if has_domains else {}
+
     def plan(*poisoned):
-      return make_plan(binary, _VECTORS[binary], save(*poisoned, owners={}))
+      return make_plan(binary, _VECTORS[binary], save(*poisoned, owners=owners))
 
     clean, trained = plan()
+    scaling = clean.model.input_scaling
+    assert clean.settings["input_scaling"] == "standardized"
+    # In float64: sums of float32 numbers are rounded.
+    for found, expected in (
+      (scaling.mean, trained.mean(axis=0, dtype=np.float64)),
+      (scaling.deviation, trained.std(axis=0, dtype=np.float64)),
+    ):
+      np.testing.assert_allclose(found, expected, rtol=1e-9)
+    if binary is dynamic_personalization:
+      assert clean.extractor.input_scaling == scaling
     is_trained = is_among(trained, _X)
     assert is_trained.sum() == len(trained) < 400
     poisoned, _ = plan(~is_trained)
-    assert poisoned.model.input_scaling == clean.model.input_scaling
+    assert poisoned.model.input_scaling == scaling
 
   @pytest.mark.parametrize("seed, is_test", [(0, True), (1, True), (0, False)])
   def test_queries_of_guidance(self, planned, save, seed, is_test):

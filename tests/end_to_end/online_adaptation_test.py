@@ -5,6 +5,7 @@ import pytest
 
 import tff_shift as ts
 from benchmarks import resume
+from tests.fixtures import trees
 from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples
@@ -160,11 +161,8 @@ def test_folder_with_its_deployment_adapts_as_its_run(
       )
     weights = adapter._rounds.server_state.weights
     model = adapter._algorithm.model
-  found = naming.by_name(weights, model)
   with np.load(folder / "weights.npz") as saved:
-    assert set(saved) == set(found)
-    for name, values in found.items():
-      np.testing.assert_array_equal(saved[name], values)
+    trees.assert_equal(dict(saved), dict(naming.by_name(weights, model)))
 
 
 @pytest.mark.long

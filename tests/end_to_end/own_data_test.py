@@ -115,20 +115,6 @@ def test_run_goes_on_with_the_same_data_alone(run_file, tmp_path):
   run_file(_EVOLVING, changed, "--dataset=elsewhere/tabular.npz --resume")
 
 
-@pytest.mark.parametrize(
-  "of_scenario", [_EVOLVING, _ONLINE, _GUIDANCE, _DYNAMIC]
-)
-def test_identifiers_are_refused_in_every_scenario(
-  of_scenario, tmp_path, refused
-):
-  arrays = make_arrays("images")
-  path = tmp_path / "tabular.npz"
-  np.savez(path, **arrays | {"y": 300_000 * arrays["y"]})
-  binary, flags = of_scenario
-  message = f"y of {path}: the greatest label is 300000, and 2 of the"
-  assert message in refused(binary, [flags, f"--dataset={path}"])
-
-
 def _few_classes():
   """Makes three clients with two of the classes 1 to 6 each, and few labels."""
   rng = np.random.default_rng(0)

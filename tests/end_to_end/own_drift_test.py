@@ -32,17 +32,19 @@ _PER_YEAR = np.sum(list(_SIZES.values()), axis=0)
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
   """The flag of a table; the outcome follows from the dose."""
-  generator = np.random.default_rng(0)
-  site = np.repeat(list(_SIZES), np.sum(list(_SIZES.values()), axis=1))
-  year = np.repeat([*range(2019, 2023)] * 4, np.ravel(list(_SIZES.values())))
-  sick = np.arange(len(site)) % 2
-  dose = 2 * sick - 1 + generator.normal(size=len(site))
-  outcome = np.array(["healthy", "sick"])[sick]
+  rows = [
+    (site, year)
+    for site, sizes in _SIZES.items()
+    for year, size in enumerate(sizes, 2019)
+    for _ in range(size)
+  ]
+  frame = pandas.DataFrame(rows, columns=["site", "year"])
+  sick = np.arange(len(rows)) % 2
+  noise = np.random.default_rng(0).normal(size=len(rows))
+  frame["dose"] = 2 * sick - 1 + noise
+  frame["outcome"] = np.array(["healthy", "sick"])[sick]
   path = tmp_path_factory.mktemp("data") / "study.csv"
-  frame = {"site": site, "year": year, "dose": dose, "outcome": outcome}
-  pandas.DataFrame(frame).sample(frac=1, random_state=1).to_csv(
-    path, index=False
-  )
+  frame.sample(frac=1, random_state=1).to_csv(path, index=False)
   return f"--dataset={path}"
 
 

@@ -1,5 +1,7 @@
 """A table, as CSV or Parquet, runs in the binaries by the names of columns."""
 
+import json
+
 import numpy as np
 import pandas
 import pytest
@@ -156,12 +158,14 @@ def test_gaps_and_texts_from_training_to_prediction(
   file = write(table)
   flags = """
     --algorithm=fed_avg --rounds=3 --model=linear --learning_rate=0.5
-    --missing=indicator --categories=one_hot --save_model
+    --missing=indicator --categories=one_hot --save_model --save_clients=all
   """
   ended = run("evolving", file, _FLAGS, flags)
   (summary,) = ended.runs
   assert summary["metrics"]["server_accuracy"]["mean"] == 100
   (model,) = (ended.folder / "model").rglob("model.json")
+  described = json.loads(model.read_text())["schema"]
+  assert ended.config["schema"].items() <= described.items()
   # The columns in another order, without client and time.
   new = table[["ward", "outcome", "age", "dose"]]
   new.to_csv(tmp_path / "new.csv", index=False)
@@ -173,6 +177,15 @@ def test_gaps_and_texts_from_training_to_prediction(
   pandas.testing.assert_frame_equal(
     rows[new.columns], new.reset_index(drop=True)
   )
+  # Without the class, by the model of a client.
+  new.drop(columns="outcome").to_csv(tmp_path / "new.csv", index=False)
+  output = f"--client=south --output={tmp_path / 'few.csv'}"
+  assert run_here("predict", f"{arguments} {output}") == 0
+  assert "accuracy" not in capsys.readouterr().out
+  south = pandas.read_csv(tmp_path / "few.csv")
+  # FedAvg has one model for all.
+  assert south["predicted"].tolist() == table["outcome"].tolist()
+  assert set(south["model_client"]) == {"south"}
   new.assign(ward="C").to_csv(tmp_path / "new.csv", index=False)
   output = f"--output={tmp_path / 'q.csv'}"
   assert run_here("predict", f"{arguments} {output}") == 2

@@ -1,6 +1,5 @@
 """The binary that predicts, on a federation that is known by hand."""
 
-import json
 import re
 
 import numpy as np
@@ -391,59 +390,6 @@ def test_names_that_do_not_fit_are_refused(
   (line,) = capsys.readouterr().err.splitlines()
   assert re.search(message, line)
   assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.long
-def test_model_of_a_run_predicts_the_file_of_the_run(
-  run, run_here, tmp_path, capsys
-):
-  rows = np.arange(240)
-  outcome = np.array(["healthy", "sick"])[rows % 2]
-  frame = pandas.DataFrame(
-    {
-      "note": "not a number",
-      "id": rows,
-      "site": np.array(["north", "south"])[rows // 6 % 2],
-      "day": rows // 2 % 3,
-      "dose": np.where(rows % 2, 1.0, -1.0) + normal(1, 240) / 10,
-      "age": normal(2, 240),
-      "outcome": outcome,
-    }
-  )
-  frame.to_csv(tmp_path / "study.csv", index=False)
-  ended = run(
-    "evolving",
-    f"--dataset={tmp_path}/study.csv --label=outcome --client=site --time=day",
-    "--drop=id,note --algorithm=fed_rep --rounds=3 --local_steps=5",
-    "--optimizer=adam --learning_rate=0.05 --noprogress",
-    "--save_model --save_clients=all --checkpoint_every=0",
-  )
-  (file,) = ended.folder.rglob("model.json")
-  assert json.loads(file.read_text())["schema"] == ended.config["schema"]
-
-  def predicted(columns, name):
-    frame[columns].to_csv(tmp_path / "new.csv", index=False)
-    flags = f"--model={file.parent} --input={tmp_path}/new.csv --client=south"
-    output = tmp_path / name
-    assert run_here("predict", [flags, f"--output={output}"]) == 0
-    return pandas.read_csv(output)
-
-  whole = predicted([*frame], "whole.csv")
-  assert list(whole.columns[:7]) == [*frame]
-  right = 100 * (whole["predicted"] == outcome).mean()
-  assert f"accuracy: {right:.2f} % of 240" in capsys.readouterr().out
-  assert right > 95
-  few = predicted(["age", "dose"], "few.csv")
-  pandas.testing.assert_frame_equal(few[whole.columns[7:]], whole.iloc[:, 7:])
-  assert "accuracy" not in capsys.readouterr().out
-  output = run("report", str(ended.folder), folder="page", takes_arguments=True)
-  text = (output.folder / "report.html").read_text()
-  for name, shown in (
-    ("features", "dose, age"),
-    ("clients", "north, south"),
-    ("dropped", "note, id"),
-  ):
-    assert re.search(f">data: {name}</th>\\s*<td>{shown}", text)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tff_shift.command_line import common_flags
 from tff_shift.command_line.flags import preset_flag
 
 
@@ -24,23 +23,6 @@ def test_preset_becomes_its_file_in_its_place(given, presets):
   )
   (file,) = (file for file in presets("guidance") if file.stem == "demo")
   assert found == ["binary", "--rounds=3", f"--flagfile={file}", "--seeds=1"]
-
-
-@pytest.mark.parametrize(
-  "argument, binary, complaint",
-  [
-    ("--preset=dem", "guidance", "--preset: guidance has no preset 'dem'"),
-    ("--preset", "guidance", "has no preset ''"),
-    ("--preset=../guidance/demo", "evolving", "evolving has no preset"),
-    ("--preset=demo", "workers", "workers has no preset 'demo'"),
-  ],
-)
-def test_other_names_are_refused(argument, binary, complaint):
-  with pytest.raises(common_flags.UsageError) as error:
-    preset_flag.expand(["binary", argument], binary)
-  names = ", ".join(preset_flag.names(binary)) or "none"
-  assert complaint in str(error.value)
-  assert str(error.value).endswith(f"; its presets: {names}")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ import csv
 
 import pytest
 
+from tests.fixtures import tables
+
 _RUN = """
   --dataset=circle --num_domains=4 --num_clients=3 --rounds=2
   --algorithm=local,fed_avg --evaluate_every=1 --seeds=0,1 --local_steps=1
@@ -76,15 +78,22 @@ def test_page_is_replaced_only_if_asked(run_report, folder, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "given, message",
-  [
-    ("", "name the run folders"),
-    ("{run}", "--output_dir: it must be set"),
-    ("{run} {run}/ --output_dir={new}", "is named twice"),
-    ("{run} --output_dir={run}/config.json", "it must be a folder"),
-    ("{run} --output_dir={new} --metrics=nothing", "client_accuracy"),
-    ("nowhere --output_dir={new}", "nowhere: there is no such folder"),
-    ("{run} --output_dir={new} --unknown", "unknown"),
-  ],
+  tables.cases("""
+""
+    name the run folders
+"{run}"
+    --output_dir: it must be set
+"{run} {run}/ --output_dir={new}"
+    is named twice
+"{run} --output_dir={run}/config.json"
+    it must be a folder
+"{run} --output_dir={new} --metrics=nothing"
+    client_accuracy
+"nowhere --output_dir={new}"
+    nowhere: there is no such folder
+"{run} --output_dir={new} --unknown"
+    unknown
+"""),
 )
 def test_wrong_input_is_said_in_a_line(
   refused, folder, tmp_path, given, message

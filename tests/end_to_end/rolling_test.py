@@ -8,6 +8,7 @@ import pytest
 import scipy.stats
 
 from tests.fixtures import tables
+from tests.fixtures import trees
 from tff_shift.reporting import clients
 from tff_shift.reporting import read_run
 from tff_shift.reporting import run_folders
@@ -237,8 +238,7 @@ class TestContinued:
     for path in whole.folder.glob("model/**/weights.npz"):
       other = folder / path.relative_to(whole.folder)
       with np.load(path) as expected, np.load(other) as weights:
-        for name in expected:
-          np.testing.assert_array_equal(weights[name], expected[name])
+        trees.assert_equal(dict(weights), dict(expected))
 
   def test_more_rounds_are_refused(self, continued, run_in):
     flags, ended = continued

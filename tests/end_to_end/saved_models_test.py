@@ -81,9 +81,7 @@ def test_clients_with_names_are_chosen_by_name(run, refused, tmp_path):
   )
 
 
-def test_guidance_saves_all_clients_by_default(run_here, tmp_path, capsys):
-  # A flag that is wrong ends it after the others were read.
-  arguments = ["--algorithm=fed_avg", "--rounds=0"]
-  assert run_here("guidance", [*arguments, "--help"]) == 0
+def test_guidance_saves_all_clients_by_default(run_here, capsys):
+  assert run_here("guidance", "--help") == 0
   text = capsys.readouterr().out
   assert "(default: 'all')" in text[text.index("--save_clients") :][:300]

@@ -269,28 +269,6 @@ class TestWorkers:
     assert process.wait() == 143
     _wait_for_end(pids)
 
-  @pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-      ("--all_interfaces", "must be set with --executor=in_process only"),
-      ("--certificate=a", "must be set with --executor=in_process only"),
-      (
-        "--executor=in_process --certificate=a",
-        "certificate and certificate_key must be given together",
-      ),
-      (
-        "--executor=in_process --certificate=a --certificate_key=b",
-        "certificate_key: there is no file b",
-      ),
-      ("--executor=tpu", "--executor"),
-    ],
-  )
-  def test_flags_that_do_not_fit(self, run_here, capsys, flags, message):
-    assert run_here("workers", flags.split()) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
   @pytest.fixture
   def run_workers(self, run_here):
     """Returns `run(arguments) -> exit code`; it is in this process."""

@@ -329,63 +329,42 @@ def test_input_may_be_the_output(run_named, tmp_path):
 
 
 @pytest.mark.parametrize(
-  "data, flags, message",
-  [
-    ({}, "--client=0", "no client '0' in .*; there are 2, 3, 1"),
-    (
-      {"y": np.arange(10) % 2, "class_names": np.array(["a", "d"])},
-      "",
-      r"data\.npz: class_names: 'd' is no class of the model, whose"
-      " class_names are a, b, c",
-    ),
-    (
-      {"y": np.arange(10) % 3, "class_names": np.array(["a", "b"])},
-      "",
-      r"y must lie in 0\.\.1, the classes of class_names, got 0\.\.2",
-    ),
-    (
-      {"class_names": np.array(["a", "a"])},
-      "",
-      "class_names of it: 'a' is there twice",
-    ),
-    (
-      {"feature_names": np.array(["age", "weight"])},
-      "",
-      "x: column 'dose' is missing, and column 'weight' is unknown",
-    ),
-    ({}, "--label=outcome", "--label=outcome: --input has no columns"),
-    (
-      TABLE.assign(weight=1, id=2),
-      "",
-      r"data\.csv: x: columns 'weight', 'id' are unknown to the model; leave"
-      " out such columns; the model's columns are dose, age",
-    ),
-    (
-      TABLE.assign(outcome="d"),
-      "",
-      "label 'outcome': 'd' is no class of the model, whose class_na",
-    ),
-    (
-      TABLE.assign(ward="a", age="old"),
-      "--label=ward",
-      "x: features: column 'age' has 'old' in row 0, not a number",
-    ),
-    (TABLE, "--label=out", "label='out' is not a column; there are age, dose"),
-    (
-      TABLE.assign(route=1),
-      "--guide",
-      "column 'route' has the name of a column that --output=.* adds; rename",
-    ),
-  ],
+  "suffix, changes, flags, message",
+  tables.cases(r"""
+"npz", {}, "--client=0"
+    no client '0' in .*; there are 2, 3, 1
+"npz", {"y": [0, 1, 0, 1, 0, 1, 0, 1, 0, 1], "class_names": ["a", "d"]}, ""
+    data\.npz: class_names: 'd' is no class of the model, whose class_names \
+    are a, b, c
+"npz", {"y": [0, 2, 0, 2, 0, 2, 0, 2, 0, 2], "class_names": ["a", "b"]}, ""
+    y must lie in 0\.\.1, the classes of class_names, got 0\.\.2
+"npz", {"class_names": ["a", "a"]}, ""
+    class_names of it: 'a' is there twice
+"npz", {"feature_names": ["age", "weight"]}, ""
+    x: column 'dose' is missing, and column 'weight' is unknown
+"npz", {}, "--label=outcome"
+    --label=outcome: --input has no columns
+"csv", {"weight": 1, "id": 2}, ""
+    data\.csv: x: columns 'weight', 'id' are unknown to the model; leave out \
+    such columns; the model's columns are dose, age
+"csv", {"outcome": "d"}, ""
+    label 'outcome': 'd' is no class of the model, whose class_na
+"csv", {"ward": "a", "age": "old"}, "--label=ward"
+    x: features: column 'age' has 'old' in row 0, not a number
+"csv", {}, "--label=out"
+    label='out' is not a column; there are age, dose
+"csv", {"route": 1}, "--guide"
+    column 'route' has the name of a column that --output=.* adds; rename
+"""),
 )
 def test_names_that_do_not_fit_are_refused(
-  run_named, tmp_path, capsys, data, flags, message
+  run_named, tmp_path, capsys, suffix, changes, flags, message
 ):
-  path = tmp_path / ("data.npz" if isinstance(data, dict) else "data.csv")
-  if isinstance(data, dict):
-    np.savez(path, x=X, **data)
+  path = tmp_path / f"data.{suffix}"
+  if suffix == "npz":
+    np.savez(path, x=X, **changes)
   else:
-    data.to_csv(path, index=False)
+    TABLE.assign(**changes).to_csv(path, index=False)
   assert run_named(path, flags, output="p.csv") == 2
   (line,) = capsys.readouterr().err.splitlines()
   assert re.search(message, line)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.fixtures import tables
 from tff_shift import algorithms
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -94,14 +95,14 @@ def test_a_data_set_that_there_is_not(binary):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "binary, flags, message",
-  [
-    ("evolving", ["--algorithm=no_such"], "=no_such: unknown algorithm"),
-    (
-      *("guidance", ["--algorithm=fed_avg", "--batch_size=0"]),
-      "batch_size=0 is not allowed: it must be an integer at least 1",
-    ),
-    ("evolving", ["--algorithm=local", "--mu=1"], "evolving: --mu belongs to "),
-  ],
+  tables.cases("""
+"evolving", "--algorithm=no_such"
+    =no_such: unknown algorithm
+"guidance", "--algorithm=fed_avg --batch_size=0"
+    batch_size=0 is not allowed: it must be an integer at least 1
+"evolving", "--algorithm=local --mu=1"
+    evolving: --mu belongs to
+"""),
 )
 def test_algorithms_and_hyperparameters_that_are_wrong(binary, flags, message):
-  assert message in refusal(binary, *flags)
+  assert message in refusal(binary, *flags.split())

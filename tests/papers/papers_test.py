@@ -5,6 +5,7 @@ import collections
 import pytest
 
 from experiments.papers import papers
+from tests.fixtures import tables
 
 
 def cell(paper, table, dataset, method, metric="accuracy", **setting):
@@ -40,21 +41,19 @@ def test_all_cells_are_there_once():
   }
 
 
-_IID = {"dirichlet": "inf", "evaluated": "client"}
-_DRM = {"metric": "system_accuracy", "partition": "dirichlet_0.3"}
-# Heavy labels 0.1 and 0.8.
-_LAT = {"metric": "lat", "distribution": "0.1,0.8"}
-
-
 @pytest.mark.parametrize(
   "found, setting, mean, spread",
-  [
-    ("fed_evolve 1 rotated_mnist fed_avg", _IID, 65.92, 1.01),
-    ("fed_evolve 3 circle fed_evolve", _IID, 84.25, 2.45),
-    ("fed_drm 1 cifar10 fed_drm", _DRM, 63.85, None),
-    ("fed_ade 1 tiny_imagenet fth", {"shift": "linear"}, 78.2, None),
-    ("fed_3da 1 cifar10 fed_3da", _LAT, 25, 1),
-  ],
+  # Of Fed-3DA, heavy labels 0.1 and 0.8.
+  tables.literals("""
+"fed_evolve 1 rotated_mnist fed_avg",
+  {"dirichlet": "inf", "evaluated": "client"}, 65.92, 1.01
+"fed_evolve 3 circle fed_evolve",
+  {"dirichlet": "inf", "evaluated": "client"}, 84.25, 2.45
+"fed_drm 1 cifar10 fed_drm",
+  {"metric": "system_accuracy", "partition": "dirichlet_0.3"}, 63.85, None
+"fed_ade 1 tiny_imagenet fth", {"shift": "linear"}, 78.2, None
+"fed_3da 1 cifar10 fed_3da", {"metric": "lat", "distribution": "0.1,0.8"}, 25, 1
+"""),
 )
 def test_cells_are_those_of_the_papers(found, setting, mean, spread):
   each = cell(*found.split(), **setting)

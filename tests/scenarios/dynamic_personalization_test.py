@@ -32,7 +32,6 @@ from tff_shift.scenarios.dynamic_personalization import (
 )
 from tff_shift.shift import choices
 from tff_shift.shift import distances
-from tff_shift.shift import representations
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import rounds
@@ -66,11 +65,11 @@ ALL = pytest.mark.parametrize(
 )
 
 
-def make_pool(num_examples, seed, noise=1.0) -> examples_lib.Examples:
+def make_pool(num_examples, seed) -> examples_lib.Examples:
   generator = np.random.default_rng(seed)
   y = np.arange(num_examples, dtype=np.int32) % NUM_CLASSES
   x = 2 * np.array([[0, 0, 1], [1, 0, 0], [0, 1, 0], [1, 1, 1]])[y]
-  x = x + noise * generator.normal(size=x.shape)
+  x = x + generator.normal(size=x.shape)
   return examples_lib.Examples(x.astype(np.float32), y)
 
 
@@ -100,22 +99,18 @@ TRAINING = make_periods(dynamic_personalization_data.DISTRIBUTIONS, seed=1)
 batches = dynamic_personalization.batches
 
 
-def training_data(algorithm, period, drawn=TRAINING, represent=represent):
+def training_data(algorithm, period, drawn=TRAINING):
   return dynamic_personalization.training_data(
     algorithm, drawn, period, represent, RUN_SEED
   )
 
 
-def train_in_periods(algorithm, num_rounds=3, data=(TRAINING,), **options):
+def train_in_periods(algorithm, num_rounds=3, **options):
   """Returns the rounds after training, one period per round."""
-  running = rounds.Rounds(
-    algorithm,
-    training_data(algorithm, 0, *data),
-    run_seed=RUN_SEED,
-    **options,
-  )
+  data = training_data(algorithm, 0)
+  running = rounds.Rounds(algorithm, data, run_seed=RUN_SEED, **options)
   for period in range(num_rounds):
-    running.data = training_data(algorithm, period, *data)
+    running.data = training_data(algorithm, period)
     running.step()
   return running
 
@@ -668,27 +663,3 @@ class TestRun:
         num_rounds=2,
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
       )
-
-
-@pytest.mark.slow
-def test_a_model_for_the_distribution_is_better_than_one_for_all(train):
-  """Classes overlap, and the heavy label is what is mostly right."""
-  pool = make_pool(2000, 3, noise=2.0)
-  fitted = representations.fit("pca", pool.x, size=6)
-  options = {"num_clients": NUM_CLIENTS, "period_size": 50, "seed": 0}
-  drawn = dynamic_personalization_data.Periods(
-    pool, NUM_CLASSES, "0.9", **options
-  )
-  used = dynamic_personalization_data.Periods(
-    make_pool(2000, 4, noise=2.0), NUM_CLASSES, "0.9", **options
-  )
-  met = dynamic_personalization.measure_stream(used, 10, INSTRUMENTS)
-  accuracy = {}
-  for module in (fed_3da, fed_avg):
-    running = train_in_periods(train(module)[0].algorithm, 60, (drawn, fitted))
-    found = dynamic_personalization.infer(
-      running, met, fitted, threshold=0, apply_update="current"
-    )
-    accuracy[module] = found.accuracy.mean()
-  # A model for all is right on about a third, one for nine tenths on most.
-  assert accuracy[fed_3da] > accuracy[fed_avg] + 30

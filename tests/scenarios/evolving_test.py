@@ -11,6 +11,7 @@ import tensorflow as tf
 from tests.fixtures import trees
 from tests.fixtures.refusals import refused
 from tests.fixtures.runs import Record
+from tests.fixtures.runs import stop_and_repeat
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_rep
@@ -299,23 +300,18 @@ class TestRun:
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=3),
       ).evaluations
 
-    stopped, resumed, told = Record(stop=4), Record(), Record()
-    with pytest.raises(KeyboardInterrupt):
-      run_on(stopped)
-    assert not stopped.ended
-    *earlier, last = run_on(resumed)
+    _, *ended = stop_and_repeat(run_on, 4)
+    whole = finished.result
+    (((*earlier, last), resumed), ((*again, _), told)) = ended
     # The evaluation of before is told again.
-    assert [call[0] for call in resumed.steps] == [2, 4, 5]
     assert resumed.steps[0] == (2, earlier[0].train_loss, earlier[0])
-    assert earlier == list(finished.result.evaluations[:-1])
-    assert without_domains(last) == without_domains(finished.result.final)
-    for name, values in finished.result.final.client_per_domain.items():
+    assert without_domains(last) == without_domains(whole.final)
+    for name, values in whole.final.client_per_domain.items():
       np.testing.assert_array_equal(last.client_per_domain[name], values)
     # And one that has come to its end is told whole.
-    *again, _ = run_on(told)
-    assert again == earlier
-    assert [call[0] for call in told.steps] == [2, 4, 5]
+    assert again == earlier == list(whole.evaluations[:-1])
     for record in (resumed, told):
+      assert [call[0] for call in record.steps] == [2, 4, 5]
       assert [running.round_num for running in record.ended] == [5]
       # The loss of each round, evaluated or not, of before or not.
       assert record.losses == [call[:2] for call in finished.calls]

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tests.fixtures import trees
 from tests.fixtures.refusals import refused
 from tests.fixtures.runs import Record
+from tests.fixtures.runs import stop_and_repeat
 from tff_shift import algorithms
 from tff_shift.algorithms import atlas
 from tff_shift.algorithms import fed_ade
@@ -190,48 +191,6 @@ class TestBadData:
         num_clients=2,
         samples_per_step=2,
       )
-
-
-class ScrambledStreams(online_adaptation_data.Streams):
-  def batch(self, client, timestep):
-    examples = super().batch(client, timestep)
-    generator = np.random.default_rng([client, timestep])
-    return examples._replace(
-      y=generator.integers(0, 3, len(examples.y), np.int32)
-    )
-
-
-@pytest.mark.slow
-class TestScrambledClasses:
-  @pytest.mark.long
-  @pytest.mark.parametrize(
-    "module",
-    [fed_ade, fth, pytest.param(atlas, marks=pytest.mark.every_algorithm)],
-    ids=["fed_ade", "fth", "atlas"],
-  )
-  def test_states_do_not_depend_on_the_classes_of_the_stream(
-    self, build, module
-  ):
-    run, scrambled = (
-      start(
-        build(module), make_streams(kind), rounds_per_step=2, participation=0.5
-      )
-      for kind in (online_adaptation_data.Streams, ScrambledStreams)
-    )
-    accuracies, seen = [], {tuple(state_bits(run))}
-    for timestep in range(1, NUM_TIMESTEPS + 1):
-      accuracies.append(
-        [
-          (step.before, step.after)
-          for step in (run.step(timestep), scrambled.step(timestep))
-        ]
-      )
-      assert state_bits(run) == state_bits(scrambled)
-      seen.add(tuple(state_bits(run)))
-    # And there was something to compare: states move, classes count.
-    assert len(seen) == NUM_TIMESTEPS + 1
-    true, random = np.moveaxis(accuracies, 1, 0)
-    assert np.all(true != random)
 
 
 @pytest.mark.slow
@@ -426,13 +385,8 @@ class TestFedAde:
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
       ).timesteps
 
-    stopped, resumed, again = Record(stop=2), Record(), Record()
-    with pytest.raises(KeyboardInterrupt):
-      run(stopped)
+    (_, stopped), (result, resumed), (_, again) = stop_and_repeat(run, 2)
     assert len(stopped.losses) == 2 * self.ROUNDS_PER_STEP
-    assert not stopped.ended
-    result = run(resumed)
-    run(again)
     for record in (resumed, again):
       # A run that was finished ends with the data of its last step, too.
       assert [each.data[0].timestep for each in record.ended] == [3]
@@ -492,18 +446,15 @@ class TestFedAde:
     assert reset[0].after != reset[0].before
     assert whole[0][-1].before != still[-1].before
 
-  def test_each_client_has_its_own_values(self, whole):
-    for step in whole[0]:
-      assert step.clients.places == ({"timestep": step.timestep},)
-      for name, values in step.measured().items():
-        if "accuracy" in name and "pooled" not in name:
-          assert np.mean(step.clients[name]) == pytest.approx(values)
-
   def test_rates_and_estimates_are_those_of_the_clients(self, algorithm, whole):
     first = whole[0][0]
     assert first.learning_rates.shape == (NUM_CLIENTS,)
     assert first.estimates.shape == (NUM_CLIENTS, 3)
     for step in whole[0]:
+      assert step.clients.places == ({"timestep": step.timestep},)
+      for name, values in step.measured().items():
+        if "accuracy" in name and "pooled" not in name:
+          assert np.mean(step.clients[name]) == pytest.approx(values)
       np.testing.assert_allclose(step.estimates.sum(axis=1), 1, rtol=1e-5)
       assert np.all(step.learning_rates >= np.float32(ETA_MIN))
       assert np.all(step.learning_rates <= np.float32(ETA_MAX))

@@ -63,7 +63,6 @@ def test_run_with_mlflow_goes_on_and_starts_anew(run, tmp_path, monkeypatch):
   )
   folder = tmp_path / "run"
   given = "evolving", _RUN, "--tracker=mlflow"
-  client = mlflow.MlflowClient(tracking_uri=(folder / "mlruns").as_uri())
 
   def read():
     found = client.get_experiment_by_name("tff_shift evolving")
@@ -72,6 +71,7 @@ def test_run_with_mlflow_goes_on_and_starts_anew(run, tmp_path, monkeypatch):
     return {run.info.run_name: run for run in reversed(runs)}
 
   first = run(*given)
+  client = mlflow.MlflowClient(tracking_uri=(folder / "mlruns").as_uri())
   assert not (folder / "tensorboard").exists()
   runs = read()
   assert len(runs) == 3

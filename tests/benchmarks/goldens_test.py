@@ -25,14 +25,10 @@ def write(tmp_path):
     (folder / "metrics.csv").write_text(
       f"algorithm,round,{column}\nfed_avg,1,{loss}\nfed_rep,1,0.5\n"
     )
+    common = {"setting": {"rounds": 1}, "seconds_per_round": seconds}
     entries = [
-      {
-        "algorithm": algorithm,
-        "setting": {"rounds": 1},
-        "gradients": gradients if algorithm == "fed_avg" else 35.0,
-        "seconds_per_round": seconds,
-      }
-      for algorithm in ("fed_avg", "fed_rep")
+      {"algorithm": "fed_avg", "gradients": gradients, **common},
+      {"algorithm": "fed_rep", "gradients": 35.0, **common},
     ]
     (folder / "summary.json").write_text(json.dumps({"runs": entries}))
     path = folder / "checkpoints" / "fed_avg-circle-0.sqlite"

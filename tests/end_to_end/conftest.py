@@ -31,6 +31,7 @@ from tff_shift.command_line.flags import metric_flags
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import server_optimizer_flags
 from tff_shift.reporting.figures import drawing
+from tff_shift.simulation.storage import results
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -293,6 +294,29 @@ def planned(run_here):
     return found[0]
 
   return plan
+
+
+@contextlib.contextmanager
+def _stopped_at(**values):
+  write = results.RunFolder.write_metrics
+
+  def stop(self, row):
+    if values.items() <= row.items():
+      raise KeyboardInterrupt
+    write(self, row)
+
+  with pytest.MonkeyPatch.context() as patches:
+    patches.setattr(results.RunFolder, "write_metrics", stop)
+    yield
+
+
+@pytest.fixture(scope="session")
+def stopped_at():
+  """Returns `stopped_at(**values)`.
+
+  Within its `with`, Ctrl-C comes before a row with these values is written.
+  """
+  return _stopped_at
 
 
 def _content(folder):

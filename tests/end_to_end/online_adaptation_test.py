@@ -15,7 +15,6 @@ from tff_shift.learning import evaluation
 from tff_shift.scenarios.online_adaptation import configuration
 from tff_shift.scenarios.online_adaptation import rate_controls
 from tff_shift.serving import naming
-from tff_shift.simulation.storage import results
 
 # The contract runs over all of them; here are those that differ in what they
 # leave.
@@ -124,18 +123,10 @@ class TestControls:
     assert [line.split()[0] for line in lines] == ["source", *self._NAMES]
 
   def test_stopped_within_a_control_ends_the_same(
-    self, finished, cache_dir, run, monkeypatch
+    self, finished, cache_dir, run, stopped_at
   ):
     given = "online_adaptation", self._CONTROLLED, cache_dir
-    write = results.RunFolder.write_metrics
-
-    def stop(self, row):
-      if (row["algorithm"], row["timestep"]) == ("fed_ade_shuffled", 3):
-        raise KeyboardInterrupt
-      write(self, row)
-
-    with monkeypatch.context() as patches:
-      patches.setattr(results.RunFolder, "write_metrics", stop)
+    with stopped_at(algorithm="fed_ade_shuffled", timestep=3):
       folder = run(*given, code=130).folder
     assert resume.num_rows(folder) == 11
     run(*given, "--resume")

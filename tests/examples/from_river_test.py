@@ -10,11 +10,6 @@ import tff_shift as ts
 from examples import from_river
 from tests.fixtures.refusals import refused
 
-needs_river = pytest.mark.skipif(
-  importlib.util.find_spec("river") is None,
-  reason="river: only in the lock of TensorFlow 2.21",
-)
-
 
 def counted(start=0, stop=None):
   """A stream whose features tell the number of the example."""
@@ -106,37 +101,17 @@ def test_what_does_not_fit_is_refused_in_one_line(
     )
 
 
-@needs_river
-class TestRiver:
-  def test_abrupt_drift_changes_the_rule_at_its_time(self):
-    """SEA: the label is whether two features exceed a threshold."""
-    from river.datasets import synth
+@pytest.mark.skipif(
+  importlib.util.find_spec("river") is None,
+  reason="river: only in the lock of TensorFlow 2.21",
+)
+def test_real_series_keep_their_order():
+  from river import datasets
 
-    stream = synth.ConceptDriftStream(
-      synth.SEA(variant=0, seed=1),
-      synth.SEA(variant=2, seed=2),
-      position=200,
-      width=2,
-      seed=3,
-    )
-    found = from_river.table(
-      stream, num_steps=3, examples_per_step=50, num_clients=2
-    )
-    first, second = found.columns[3:5]
-    above = (found[first] + found[second]).to_numpy()
-    label = found.label.to_numpy(bool)
-    # The change lasts for a few examples around number 200.
-    np.testing.assert_array_equal(label[:190], above[:190] > 8.0)
-    np.testing.assert_array_equal(label[210:], above[210:] > 7.0)
-    assert found.time[200] == 2
-
-  def test_real_series_keep_their_order(self):
-    from river import datasets
-
-    found = from_river.table(
-      datasets.Bananas(), num_steps=4, examples_per_step=100, num_clients=5
-    )
-    expected = [
-      list(x.values()) for x, _ in itertools.islice(datasets.Bananas(), 2_500)
-    ]
-    np.testing.assert_allclose(found.iloc[:, 3:], expected)
+  found = from_river.table(
+    datasets.Bananas(), num_steps=4, examples_per_step=100, num_clients=5
+  )
+  expected = [
+    list(x.values()) for x, _ in itertools.islice(datasets.Bananas(), 2_500)
+  ]
+  np.testing.assert_allclose(found.iloc[:, 3:], expected)

@@ -4,8 +4,6 @@ Examples are points around a centre for each class. An r is the mean and the
 deviation of each feature.
 """
 
-import types
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -304,17 +302,6 @@ class TestClients:
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert found.dtype == np.float64
 
-  @pytest.mark.slow
-  def test_number_of_domains_is_checked(self, train, refusal):
-    running = types.SimpleNamespace(
-      algorithm=algorithms.build(fed_avg, MODEL, HPARAMS[fed_avg]),
-      client_states=[()] * NUM_CLIENTS,
-    )
-    assert refusal(deployment.Clients, running, None) == (
-      "num_evaluation_domains of fed_avg must be 3, the number of clients,"
-      " got 1"
-    )
-
   def test_only_who_asks_is_sent_another_model(self, train, client_accuracy):
     running, _ = train(fed_3da)
     clients = deployment.Clients(running, represent)
@@ -332,31 +319,27 @@ class TestClients:
     )
 
 
-class TestMeasureStream:
-  def test_distances_and_drifts_are_those_of_each_period(self):
-    drawn = STREAM.drawn
-    assert STREAM.distances.shape == STREAM.drifted.shape == (6, NUM_CLIENTS)
-    for client in range(NUM_CLIENTS):
-      for period in range(1, 7):
-        assert STREAM.distances[period - 1, client] == distances.distance(
-          drawn.batch(client, period).x, drawn.batch(client, period - 1).x
-        )
-        assert STREAM.drifted[period - 1, client] == drawn.is_drift(
-          client, period
-        )
-    assert not STREAM.drifted[::2].any()
-    assert STREAM.drifted.any()
-
-  def test_features_are_taken_first(self):
-    seen = []
-    doubled = INSTRUMENTS._replace(
-      features=lambda x: 2 * x, distance=lambda *pair: seen.append(pair) or 1
-    )
-    drawn = make_periods("iid")
-    found = dynamic_personalization.measure_stream(drawn, 1, doubled)
-    np.testing.assert_array_equal(found.distances, [[1] * NUM_CLIENTS])
-    np.testing.assert_array_equal(seen[2][0], 2 * drawn.batch(2, 1).x)
-    np.testing.assert_array_equal(seen[2][1], 2 * drawn.batch(2, 0).x)
+def test_stream_has_the_distances_and_drifts_of_each_period():
+  drawn = STREAM.drawn
+  assert STREAM.distances.shape == STREAM.drifted.shape == (6, NUM_CLIENTS)
+  for client in range(NUM_CLIENTS):
+    for period in range(1, 7):
+      now, before = drawn.batch(client, period), drawn.batch(client, period - 1)
+      place = period - 1, client
+      assert STREAM.distances[place] == distances.distance(now.x, before.x)
+      assert STREAM.drifted[place] == drawn.is_drift(client, period)
+  assert not STREAM.drifted[::2].any()
+  assert STREAM.drifted.any()
+  # Features are taken first.
+  seen = []
+  doubled = INSTRUMENTS._replace(
+    features=lambda x: 2 * x, distance=lambda *pair: seen.append(pair) or 1
+  )
+  drawn = make_periods("iid")
+  found = dynamic_personalization.measure_stream(drawn, 1, doubled)
+  np.testing.assert_array_equal(found.distances, [[1] * NUM_CLIENTS])
+  for x, period in zip(seen[2], (1, 0), strict=True):
+    np.testing.assert_array_equal(x, 2 * drawn.batch(2, period).x)
 
 
 class TestInfer:
@@ -411,21 +394,19 @@ class TestInfer:
       )
 
   @pytest.mark.slow
-  @pytest.mark.parametrize("apply_update", choices.APPLY_UPDATES)
   @pytest.mark.parametrize("module", [P_FED_HN, fed_avg, local])
-  def test_algorithms_without_an_answer_never_change(
-    self, train, module, apply_update
-  ):
-    found = self.infer(
-      train, STREAM, module, threshold=0, apply_update=apply_update
-    )
-    assert found.detected.all() and not found.requested.any()
+  def test_algorithms_without_an_answer_never_change(self, train, module):
     trained = deployment.Clients(train(module)[0], None)
-    for period in range(1, 7):
-      np.testing.assert_array_equal(
-        found.accuracy[period - 1],
-        trained.measure(batches(STREAM.drawn, period))["accuracy"],
+    expected = [
+      trained.measure(batches(STREAM.drawn, period))["accuracy"]
+      for period in range(1, 7)
+    ]
+    for apply_update in choices.APPLY_UPDATES:
+      found = self.infer(
+        train, STREAM, module, threshold=0, apply_update=apply_update
       )
+      assert found.detected.all() and not found.requested.any()
+      np.testing.assert_array_equal(found.accuracy, expected)
 
   def test_states_after_training_stay(self, train):
     running, _ = train(fed_3da)

@@ -164,26 +164,23 @@ def predict(finished, compile_in_graph):
   )
 
 
-class TestTrainingData:
-  def test_it_is_all_training_examples_of_the_source_domains(self):
-    for client in CLIENTS:
-      data = evolving.training_data(client, RUN_SEED)
-      assert len(data.domain_sizes) == NUM_DOMAINS - 1
-      np.testing.assert_array_equal(
-        data.x[:, 0], np.repeat(np.arange(NUM_DOMAINS - 1), data.domain_sizes)
-      )
-      np.testing.assert_array_equal(data.x, client.train.x)
-      np.testing.assert_array_equal(data.y, client.train.y)
-      np.testing.assert_array_equal(
-        data.seed, randomness.client_seed(RUN_SEED, client.client_id)
-      )
-
-  def test_examples_of_the_target_are_left_out_even_if_there_are_any(self):
-    wrong = CLIENTS[0]._replace(train=CLIENTS[0].test)
-    assert wrong.train.domain_sizes[-1] > 0
-    data = evolving.training_data(wrong, RUN_SEED)
-    assert len(data.x) == len(data.y) == data.domain_sizes.sum()
-    assert data.x[:, 0].max() == NUM_DOMAINS - 2
+def test_training_data_are_all_training_examples_of_the_source_domains():
+  for client in CLIENTS:
+    data = evolving.training_data(client, RUN_SEED)
+    assert len(data.domain_sizes) == NUM_DOMAINS - 1
+    for found, expected in (
+      (data.x[:, 0], np.repeat(np.arange(NUM_DOMAINS - 1), data.domain_sizes)),
+      (data.x, client.train.x),
+      (data.y, client.train.y),
+      (data.seed, randomness.client_seed(RUN_SEED, client.client_id)),
+    ):
+      np.testing.assert_array_equal(found, expected)
+  # Those of the target are left out even if there are any.
+  wrong = CLIENTS[0]._replace(train=CLIENTS[0].test)
+  assert wrong.train.domain_sizes[-1] > 0
+  data = evolving.training_data(wrong, RUN_SEED)
+  assert len(data.x) == len(data.y) == data.domain_sizes.sum()
+  assert data.x[:, 0].max() == NUM_DOMAINS - 2
 
 
 class TestRun:

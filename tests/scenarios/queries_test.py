@@ -41,19 +41,30 @@ DATA = [
 
 
 @pytest.fixture(scope="module")
-def federation(context):
-  """Clients with a model of their own each, as it was drawn."""
+def build(context):
+  """Returns `build(prepare)`: clients with a model of their own, as drawn."""
   del context
   algorithm = algorithms.build(
     local, MODEL, local.HParams(), num_queries=NUM_QUERIES
   )
-  state = algorithm.initialize(randomness.server_seed(0))
-  return queries.Federation(
-    algorithm,
-    state,
-    algorithm.initialize_client(state, [client.seed for client in DATA]),
-    DATA,
-  )
+  assert algorithm.guidance.prepare is None
+
+  def build_federation(prepare=None):
+    state = algorithm.initialize(randomness.server_seed(0))
+    guided = algorithm.guidance._replace(prepare=prepare)
+    return queries.Federation(
+      dataclasses.replace(algorithm, guidance=guided),
+      state,
+      algorithm.initialize_client(state, [client.seed for client in DATA]),
+      DATA,
+    )
+
+  return build_federation
+
+
+@pytest.fixture(scope="module")
+def federation(build):
+  return build()
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +89,7 @@ def predictions(run_in_graph):
 
 
 @pytest.mark.slow
-def test_clients_prepare_once(federation, context):
-  del context
+def test_clients_prepare_once(federation, build):
   count = []
 
   def prepare(state, states, given):
@@ -88,19 +98,7 @@ def test_clients_prepare_once(federation, context):
     # Each takes the model of the next.
     return [*states[1:], states[0]]
 
-  algorithm = algorithms.build(
-    local, MODEL, local.HParams(), num_queries=NUM_QUERIES
-  )
-  assert algorithm.guidance.prepare is None
-  state = algorithm.initialize(randomness.server_seed(0))
-  asked = queries.Federation(
-    dataclasses.replace(
-      algorithm, guidance=algorithm.guidance._replace(prepare=prepare)
-    ),
-    state,
-    algorithm.initialize_client(state, [client.seed for client in DATA]),
-    DATA,
-  )
+  asked = build(prepare)
   routes = np.arange(len(QUERIES), dtype=np.int32) % NUM_CLIENTS
   np.testing.assert_array_equal(
     asked.answer(QUERIES, routes).classes,

@@ -12,7 +12,6 @@ import pytest
 from benchmarks import resume
 from tff_shift.scenarios.guidance import simulation
 from tff_shift.simulation.engine import checkpoints
-from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.slow
 
@@ -87,24 +86,15 @@ def test_finished_run_takes_more_rounds_and_a_seed(run, long):
 
 
 def test_unfinished_run_and_its_extension_may_stop(
-  run, long, tmp_path, monkeypatch
+  run, long, tmp_path, stopped_at
 ):
   folder = tmp_path / "run"
-  write = results.RunFolder.write_metrics
-
-  def stop_at(place, *flags):
-    def stop(self, row):
-      if (row["algorithm"], row["seed"], row["round"]) == place:
-        raise KeyboardInterrupt
-      write(self, row)
-
-    with monkeypatch.context() as patches:
-      patches.setattr(results.RunFolder, "write_metrics", stop)
-      return run(*flags, folder=folder, code=130)
-
-  stop_at(("fed_rep", 0, 5), "evolving", _EVOLVING, "--rounds=5")
+  with stopped_at(algorithm="fed_rep", seed=0, round=5):
+    run("evolving", _EVOLVING, "--rounds=5", folder=folder, code=130)
+  with stopped_at(algorithm="fed_avg", seed=0, round=7):
+    stopped = run(*_LONG, folder=folder, code=130)
   # What fed_avg has had before is not there again yet.
-  assert rounds_of(stop_at(("fed_avg", 0, 7), *_LONG)) == [3, 6]
+  assert rounds_of(stopped) == [3, 6]
   assert not (folder / "summary.json").exists()
   run(*_LONG, folder=folder)
   assert resume.differences(long, folder) == []

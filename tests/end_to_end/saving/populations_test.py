@@ -7,7 +7,6 @@ import sqlite3
 import pytest
 
 from benchmarks import resume
-from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.slow
 
@@ -101,19 +100,11 @@ def test_killed_run_ends_as_one_that_was_not(
 
 
 def test_limit_may_change_on_resume(
-  in_memory, killed, tmp_path, run, monkeypatch
+  in_memory, killed, tmp_path, run, stopped_at
 ):
   folder = shutil.copytree(killed, tmp_path / "run")
   given = "evolving", _SMALL, "--resume"
-  write = results.RunFolder.write_metrics
-
-  def stop(self, row):
-    if row["round"] == 9:
-      raise KeyboardInterrupt
-    write(self, row)
-
-  with monkeypatch.context() as patches:
-    patches.setattr(results.RunFolder, "write_metrics", stop)
+  with stopped_at(round=9):
     run(*given, code=130)
   run(*given, "--max_states_in_memory=1")
   assert metrics(folder) == metrics(in_memory.folder)

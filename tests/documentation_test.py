@@ -247,29 +247,30 @@ class TestSite:
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="there is no Node.js")
-class TestSearchWithoutAServer:
-  """`iframe-worker.js` in Node.js, with a small stand-in for a browser."""
+@pytest.mark.parametrize(
+  "protocol, worker, printed",
+  tables.literals("""
+"file:", "worker.js", ["early 3", "late 3"]
+"file:", "missing.js", ["error"]
+"https:", "worker.js", ["the browser's"]
+"""),
+)
+def test_search_without_a_server(tmp_path, protocol, worker, printed):
+  """`iframe-worker.js` in Node.js, with a small stand-in for a browser.
 
-  def printed(self, folder, protocol="file:", worker="worker.js"):
-    (folder / "browser.js").write_text(_BROWSER)
-    (folder / "other.js").write_text("const two = 2;")
-    (folder / "worker.js").write_text(_WORKER.replace("FOLDER", str(folder)))
-    shim = _ROOT / "docs/javascripts/iframe-worker.js"
-    return subprocess.run(
-      ["node", "browser.js", folder, protocol, shim, worker],
-      cwd=folder,
-      capture_output=True,
-      text=True,
-      check=True,
-      timeout=60,
-    ).stdout.splitlines()
-
-  def test_messages_go_there_and_back(self, tmp_path):
-    # The first one is sent before the worker's script is there.
-    assert self.printed(tmp_path) == ["early 3", "late 3"]
-
-  def test_missing_script_is_an_error(self, tmp_path):
-    assert self.printed(tmp_path, worker="missing.js") == ["error"]
-
-  def test_with_a_server_the_browsers_workers_are_used(self, tmp_path):
-    assert self.printed(tmp_path, protocol="https:") == ["the browser's"]
+  The first message is sent before the worker's script is there. A missing
+  script is an error; with a server, the browser's workers are used.
+  """
+  (tmp_path / "browser.js").write_text(_BROWSER)
+  (tmp_path / "other.js").write_text("const two = 2;")
+  (tmp_path / "worker.js").write_text(_WORKER.replace("FOLDER", str(tmp_path)))
+  shim = _ROOT / "docs/javascripts/iframe-worker.js"
+  lines = subprocess.run(
+    ["node", "browser.js", tmp_path, protocol, shim, worker],
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+    check=True,
+    timeout=60,
+  ).stdout.splitlines()
+  assert lines == printed

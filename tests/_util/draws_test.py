@@ -103,20 +103,11 @@ class TestUniform:
     assert_array_equal(drawn, np.float32(-3) + 8 * unit)
 
 
-class TestNormal:
-  def test_is_normal(self):
-    drawn = draws.normal([NUM_DRAWS // 100, 100], SEED).numpy()
-    assert drawn.dtype == np.float32 and drawn.shape == (1000, 100)
-    assert scipy.stats.kstest(drawn.ravel(), "norm").pvalue > CHANCE
-    assert np.all(np.isfinite(drawn))
-
-  def test_ends_are_finite(self):
-    # The smallest and the largest fraction.
-    ends = np.float32([0.5, 2**23 - 0.5]) * np.float32(2.0**-23)
-    expected = scipy.stats.norm.ppf(np.float64(ends))
-    assert expected == pytest.approx([-5.294704084854598, 5.294704084854598])
-    found = np.sqrt(2) * tf.math.erfinv(2 * ends - 1).numpy()
-    assert_allclose(found, expected, rtol=1e-4)
+def test_normal_numbers_are_normal():
+  drawn = draws.normal([NUM_DRAWS // 100, 100], SEED).numpy()
+  assert drawn.dtype == np.float32 and drawn.shape == (1000, 100)
+  assert scipy.stats.kstest(drawn.ravel(), "norm").pvalue > CHANCE
+  assert np.all(np.isfinite(drawn))
 
 
 def test_integers_are_uniform_in_their_range():

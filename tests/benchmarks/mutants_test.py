@@ -102,29 +102,23 @@ class TestMarks:
       delattr(builtins, mutants._MARKS)
 
 
-class TestDraw:
-  def _candidates(self):
-    return [
-      mutants.Mutant(f"tff_shift/{room}/a.py", line, kind, line, line, "", line)
-      for room in ("algorithms", "shift")
-      for kind in ("call", "index")
-      for line in range(40)
-    ]
-
-  def test_kinds_are_equally_frequent_and_lines_differ(self):
-    drawn = mutants.draw(self._candidates(), 0, 40)
-    assert len({(mutant.path, mutant.line) for mutant in drawn}) == 40
-    counts = collections.Counter(mutant.kind for mutant in drawn)
-    assert abs(counts["call"] - counts["index"]) < 10
-    rooms = collections.Counter(mutant.path for mutant in drawn)
-    # Of the weights 3 and 1.
-    assert 24 <= rooms["tff_shift/algorithms/a.py"] <= 36
-
-  def test_draw_is_a_function_of_the_seed_alone(self):
-    candidates = self._candidates()
-    drawn = mutants.draw(candidates, 1, 10)
-    assert mutants.draw(candidates[::-1], 1, 10) == drawn
-    assert mutants.draw(candidates, 2, 10) != drawn
+def test_kinds_are_equally_frequent_and_lines_differ():
+  candidates = [
+    mutants.Mutant(f"tff_shift/{room}/a.py", line, kind, line, line, "", line)
+    for room in ("algorithms", "shift")
+    for kind in ("call", "index")
+    for line in range(40)
+  ]
+  drawn = mutants.draw(candidates, 0, 40)
+  assert len({(mutant.path, mutant.line) for mutant in drawn}) == 40
+  counts = collections.Counter(mutant.kind for mutant in drawn)
+  assert abs(counts["call"] - counts["index"]) < 10
+  rooms = collections.Counter(mutant.path for mutant in drawn)
+  # Of the weights 3 and 1.
+  assert 24 <= rooms["tff_shift/algorithms/a.py"] <= 36
+  # A draw is a function of the seed alone.
+  assert mutants.draw(candidates[::-1], 0, 40) == drawn
+  assert mutants.draw(candidates, 2, 40) != drawn
 
 
 class TestSelection:

@@ -64,12 +64,11 @@ def test_flags_are_compared_unless_they_are_declared_otherwise():
   assert not {"an_integer", "a_switch", "never_declared"} & found
 
 
-def test_defaults_are_those_of_the_class():
+def test_values_have_the_types_of_the_fields():
   assert chosen() == Configuration()
   assert chosen(kind=Other).an_integer == 7
-
-
-def test_values_have_the_types_of_the_fields():
+  # What the data determine is not checked.
+  assert chosen("--a_word=own", unchecked=["a_word"]).a_word == "own"
   found = chosen(
     *("--an_integer=5", "--a_share=1", "--an_angle=-9", "--a_limit=inf"),
     *("--a_word=green", "--some_words=b,a", "--a_concentration=0.5"),
@@ -128,10 +127,6 @@ def test_refusals_name_flag_value_and_requirement(
 def test_values_are_checked_together(refusal):
   told = refusal(chosen, "--a_word=green", "--noa_switch")
   assert told == "--a_word=green: it must be red"
-
-
-def test_what_the_data_determine_is_not_checked():
-  assert chosen("--a_word=own", unchecked=["a_word"]).a_word == "own"
 
 
 def test_help_has_the_choices_and_what_a_subclass_adds():

@@ -107,7 +107,7 @@ def test_runs_that_differ_in_more_than_methods_have_two_columns(
   run, run_report, folder, tmp_path
 ):
   for name, flags, columns in (
-    ("method", "--learning_rate=0.1 --aggregator=robust --bounds", [""]),
+    ("method", "--learning_rate=0.1 --aggregator=robust", [""]),
     ("longer", "--rounds=3", ["rounds 2, ", "rounds 3, "]),
   ):
     other = run("evolving", _RUN, flags, errors="", folder=name).folder

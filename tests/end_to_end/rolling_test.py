@@ -239,10 +239,7 @@ _REFUSED = """
 """
 
 
-@pytest.mark.parametrize(
-  "flag, message",
-  [pytest.param(*row, id=row[0]) for row in tables.rows(_REFUSED)],
-)
+@pytest.mark.parametrize("flag, message", tables.rows(_REFUSED))
 def test_flags_that_do_not_apply_are_refused(flag, message, refused):
   flags = """
     --algorithm=fed_avg --dataset=circle --num_domains=4 --num_clients=2

@@ -150,15 +150,12 @@ def client_accuracy(compile_in_graph):
   """Returns `accuracy(weights, examples)`, in percent, without TFF."""
   predict = compile_in_graph(
     MODEL.predict,
-    tf.nest.map_structure(
-      lambda each: tf.TensorSpec(each.shape, each.dtype),
-      MODEL.initial_weights(np.zeros(2, np.int32)),
-    ),
+    MODEL.initial_weights(np.zeros(2, np.int32)),
     tf.TensorSpec([PERIOD_SIZE, 3], tf.float32),
   )
 
   def accuracy(weights, examples):
-    logits = predict(tf.nest.map_structure(np.asarray, weights), examples.x)
+    logits = predict(weights, examples.x)
     return 100 * float(np.mean(np.argmax(logits, axis=1) == examples.y))
 
   return accuracy

@@ -154,14 +154,8 @@ def finished(algorithm):
 @pytest.fixture(scope="module")
 def predict(finished, compile_in_graph):
   """Returns `predict(weights, x)`, the logits of the model."""
-  return compile_in_graph(
-    MODEL.predict,
-    tf.nest.map_structure(
-      lambda each: tf.TensorSpec(np.shape(each), tf.float32),
-      finished.states[0].weights,
-    ),
-    tf.TensorSpec([None, 3], tf.float32),
-  )
+  x = tf.TensorSpec([None, 3], tf.float32)
+  return compile_in_graph(MODEL.predict, finished.states[0].weights, x)
 
 
 def test_training_data_are_all_training_examples_of_the_source_domains():

@@ -510,33 +510,28 @@ class TestSource:
     )
 
   def test_model_without_adaptation_is_the_pretrained_one(
-    self, result, model, weights, run_for_each
+    self, result, model, weights, compile_in_graph
   ):
     client_streams = make_streams()
-    by_step = [
-      [
-        client_streams.batch(client, step.timestep)
-        for client in range(NUM_CLIENTS)
-      ]
-      for step in result.timesteps
-    ]
-    # A call for each step, of all its batches.
-    found = run_for_each(
-      lambda x: tf.map_fn(
-        lambda batch: model.predict(weights, batch), x, tf.float32
-      ),
-      [(np.stack([each.x for each in batches]),) for batches in by_step],
-    )
-    for step, batches, logits in zip(
-      result.timesteps, by_step, np.float64(found), strict=True
-    ):
-      y = np.array([batch.y for batch in batches])
+    x = tf.TensorSpec([NUM_CLIENTS * BATCH, 5], tf.float32)
+    predict = compile_in_graph(model.predict, weights, x)
+    for step in result.timesteps:
       # Batches have one size, so that a mean of means is the mean.
-      assert step.after["accuracy"] == pytest.approx(
-        100 * np.mean(logits.argmax(axis=-1) == y)
+      x, y = (
+        np.concatenate(parts)
+        for parts in zip(
+          *(
+            client_streams.batch(client, step.timestep)
+            for client in range(NUM_CLIENTS)
+          ),
+          strict=True,
+        )
       )
-      right = np.take_along_axis(logits, y[..., np.newaxis], -1)[..., 0]
-      losses = np.log(np.exp(logits).sum(axis=-1)) - right
+      logits = np.float64(predict(weights, x))
+      assert step.after["accuracy"] == pytest.approx(
+        100 * np.mean(logits.argmax(axis=1) == y)
+      )
+      losses = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]
       assert step.after["loss"] == pytest.approx(losses.mean(), rel=1e-5)
 
   def test_there_are_no_rounds(self, build, result):

@@ -334,7 +334,7 @@ def test_input_may_be_the_output(run_named, tmp_path):
 "npz", {}, "--client=0"
     no client '0' in .*; there are 2, 3, 1
 "npz", {"y": [0, 1, 0, 1, 0, 1, 0, 1, 0, 1], "class_names": ["a", "d"]}, ""
-    data\.npz: class_names: 'd' is no class of the model, whose class_names \
+    data\.npz: class_names: 'd' is no class of the model, whose class_names
     are a, b, c
 "npz", {"y": [0, 2, 0, 2, 0, 2, 0, 2, 0, 2], "class_names": ["a", "b"]}, ""
     y must lie in 0\.\.1, the classes of class_names, got 0\.\.2
@@ -345,7 +345,7 @@ def test_input_may_be_the_output(run_named, tmp_path):
 "npz", {}, "--label=outcome"
     --label=outcome: --input has no columns
 "csv", {"weight": 1, "id": 2}, ""
-    data\.csv: x: columns 'weight', 'id' are unknown to the model; leave out \
+    data\.csv: x: columns 'weight', 'id' are unknown to the model; leave out
     such columns; the model's columns are dose, age
 "csv", {"outcome": "d"}, ""
     label 'outcome': 'd' is no class of the model, whose class_na

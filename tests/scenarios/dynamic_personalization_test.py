@@ -454,6 +454,31 @@ def test_validation_is_the_mean_over_clients_and_iid_periods(train, module):
   ) == pytest.approx(expected)
 
 
+class Calls(callbacks.Callback):
+  """Notes steps and periods, losses and the end; stops a run in a call."""
+
+  def __init__(self, stop=None):
+    self.calls, self.losses, self.ended = [], [], []
+    self._stop = stop
+
+  def note(self, call):
+    self.calls.append(call)
+    if call == self._stop:
+      raise KeyboardInterrupt
+
+  def on_step(self, step, _, deployed):
+    self.note(deployed.distribution if deployed else step)
+
+  def on_period(self, _, name, period, __):
+    self.note((period, name))
+
+  def on_loss(self, round_num, _):
+    self.losses.append(round_num)
+
+  def on_end(self, running):
+    self.ended.append(running.data[0].x.tobytes())
+
+
 class TestRun:
   """Three rounds and two streams: five steps, of which 2, 4 and 5 are saved."""
 
@@ -548,96 +573,62 @@ class TestRun:
     self, train, fine_tuned, met, tmp_path, has_answer
   ):
     algorithm = train(fed_3da)[0].algorithm if has_answer else fine_tuned
-    whole, calls, told, ends = self.run(algorithm, met), [], [], []
+    whole = self.run(algorithm, met)
 
-    def run(stop_at):
-      calls.clear()
-      told.clear()
-
-      def call(called):
-        calls.append(called)
-        if called == stop_at:
-          raise KeyboardInterrupt
-
-      def on_step(step, _, deployed):
-        call(deployed.distribution if deployed else (step, "round"))
-
+    def run(told):
       return self.run(
         algorithm,
         met,
-        callbacks=[
-          callbacks.LambdaCallback(
-            on_step=on_step,
-            on_loss=lambda round_num, _: told.append(round_num),
-            on_period=lambda _, name, period, __: call((period, name)),
-            on_end=lambda running: ends.append(running.data[0].x.tobytes()),
-          )
-        ],
+        callbacks=[told],
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=2),
       )
 
-    for stop_at, before in (
-      ((3, "round"), [(1, "round"), (2, "round"), (3, "round")]),
-      (
-        (1, "iid"),
-        [
-          (3, "round"),
-          *[(period, "0.8") for period in range(1, 7)],
-          "0.8",
-          (1, "iid"),
-        ],
-      ),
+    first = [(period, "0.8") for period in range(1, 7)]
+    for stop, before in (
+      (3, [1, 2, 3]),
+      ((1, "iid"), [3, *first, "0.8", (1, "iid")]),
     ):
+      told = Calls(stop)
       with pytest.raises(KeyboardInterrupt):
-        run(stop_at)
-      assert calls == before
+        run(told)
+      assert told.calls == before
+    seconds = set()
     # Losses and the stream of before are told again, but not run again.
-    resumed = run(None)
-    assert told == [1, 2, 3]
-    assert calls == ["0.8", (1, "iid"), (2, "iid"), "iid"]
-    assert self.bits(resumed) == self.bits(whole)
-    again = run(None)
-    assert told == [1, 2, 3]
-    assert calls == ["0.8", "iid"]
-    assert self.bits(again) == self.bits(whole)
-    # The data of the last round of training, also where none was left to do.
-    assert ends == [TRAINING.batch(0, 2).x.tobytes()] * 2
-    assert again.seconds_per_round == resumed.seconds_per_round
+    for expected in (["0.8", (1, "iid"), (2, "iid"), "iid"], ["0.8", "iid"]):
+      told = Calls()
+      result = run(told)
+      assert told.losses == [1, 2, 3]
+      assert told.calls == expected
+      assert self.bits(result) == self.bits(whole)
+      # The data of the last round of training, also where none was left to do.
+      assert told.ended == [TRAINING.batch(0, 2).x.tobytes()]
+      seconds.add(result.seconds_per_round)
+    assert len(seconds) == 1
 
   @pytest.mark.slow
   def test_run_that_takes_more_rounds_ends_as_one_that_had_them(
     self, train, met, tmp_path
   ):
-    algorithm, calls = train(fed_3da)[0].algorithm, []
+    algorithm = train(fed_3da)[0].algorithm
 
-    def run(num_rounds, stop_in=None):
-      calls.clear()
-
-      def on_step(step, _, deployed):
-        calls.append(deployed.distribution if deployed else step)
-        if step == stop_in:
-          raise KeyboardInterrupt
-
+    def run(num_rounds, met=met, told=None):
       return self.run(
         algorithm,
         met,
         num_rounds=num_rounds,
-        callbacks=[callbacks.LambdaCallback(on_step=on_step)],
+        callbacks=[told or Calls()],
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
       )
 
     # Four steps, of which the last ones are checkpoints 3 and 4.
     run(2)
     with pytest.raises(KeyboardInterrupt):
-      run(3, stop_in=3)
-    found = run(3)
-    assert calls == [3, "0.8", "iid"]
+      run(3, told=Calls(stop=3))
+    told = Calls()
+    found = run(3, told=told)
+    streams = [call for call in told.calls if isinstance(call, (int, str))]
+    assert streams == [3, "0.8", "iid"]
     assert self.bits(found) == self.bits(self.run(algorithm, met))
     # Another round less has as many steps as there are with a stream more.
     with refused("saved after 3 rounds, more than the 2 requested"):
-      self.run(
-        algorithm,
-        met | {"0.5": met["iid"]},
-        num_rounds=2,
-        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
-      )
+      run(2, met | {"0.5": met["iid"]})

@@ -194,7 +194,7 @@ _REFUSED = {
 @pytest.mark.parametrize(
   "binary, flags, message",
   [
-    pytest.param(binary, *row, id=row[0])
+    (binary, *row)
     for binary, text in _REFUSED.items()
     for row in tables.rows(text)
   ],

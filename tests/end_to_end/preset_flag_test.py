@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.fixtures import tables
 from tff_shift.command_line.flags import preset_flag
 
 
@@ -27,12 +28,12 @@ def test_preset_becomes_its_file_in_its_place(given, presets):
 
 @pytest.mark.parametrize(
   "binary, flags, wrong",
-  [
-    ("dynamic_personalization", "--algorithm=local", "--rounds=0"),
-    ("evolving", "--algorithm=fed_evolve", "--learning_rate=0"),
-    ("guidance", "--algorithm=fed_avg", "--rounds=0"),
-    ("online_adaptation", "--algorithm=fed_ade,fix_lr", "--eta_max=0"),
-  ],
+  tables.literals("""
+"dynamic_personalization", "--algorithm=local", "--rounds=0"
+"evolving", "--algorithm=fed_evolve", "--learning_rate=0"
+"guidance", "--algorithm=fed_avg", "--rounds=0"
+"online_adaptation", "--algorithm=fed_ade,fix_lr", "--eta_max=0"
+"""),
 )
 def test_each_is_read(binary, flags, wrong, presets, refused):
   found = presets(binary)

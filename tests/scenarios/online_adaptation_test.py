@@ -320,50 +320,15 @@ class TestFedAde:
   def algorithm(self, build):
     return build(fed_ade)
 
-  def start(self, algorithm) -> online_adaptation.Adaptation:
-    return start(
+  @pytest.fixture(scope="class")
+  def whole(self, algorithm):
+    """What was measured in a run that never stops, by step."""
+    run = start(
       algorithm,
       rounds_per_step=self.ROUNDS_PER_STEP,
       participation=self.PARTICIPATION,
     )
-
-  @pytest.fixture(scope="class")
-  def whole(self, algorithm):
-    """A run that never stops: what was measured and the states, by step."""
-    run = self.start(algorithm)
-    measured, states = [], []
-    for timestep in range(1, NUM_TIMESTEPS + 1):
-      measured.append(run.step(timestep))
-      states.append(state_bits(run))
-    return measured, states
-
-  def test_run_resumed_in_the_middle_of_a_step_ends_the_same(
-    self, algorithm, whole
-  ):
-    stopped = self.start(algorithm)
-    stopped.step(1)
-    stopped.rounds.data = stopped.data(2)
-    stopped.rounds.step()
-    # Nothing but arrays and a number is kept.
-    server_state, client_states = tf.nest.map_structure(
-      np.array, (stopped.rounds.server_state, stopped.rounds.client_states)
-    )
-    round_num = stopped.rounds.round_num
-    assert round_num == self.ROUNDS_PER_STEP + 1
-
-    resumed = self.start(algorithm)
-    resumed.rounds.server_state = server_state
-    resumed.rounds.client_states = client_states
-    resumed.rounds.round_num = round_num
-    resumed.rounds.data = resumed.data(2)
-    for _ in range(self.ROUNDS_PER_STEP - 1):
-      assert state_bits(resumed) != whole[1][1]
-      resumed.rounds.step()
-    assert state_bits(resumed) == whole[1][1]
-    last = resumed.step(3)
-    assert state_bits(resumed) == whole[1][2]
-    assert last.before == whole[0][2].before
-    assert last.after == whole[0][2].after
+    return [run.step(timestep) for timestep in range(1, NUM_TIMESTEPS + 1)]
 
   def test_same_flags_give_the_same_numbers(self, algorithm, whole):
     record = Record()
@@ -372,7 +337,7 @@ class TestFedAde:
     assert [step.timestep for step in result.timesteps] == [1, 2, 3]
     assert [step.omega for step in result.timesteps] == [0.3, 0.9, 0.2]
     assert all(map(operator.is_, told, result.timesteps))
-    assert_equal(result.timesteps, whole[0])
+    assert_equal(result.timesteps, whole)
     assert result.seconds_per_round > 0
 
   def test_run_that_was_stopped_ends_as_one_that_was_not(
@@ -397,7 +362,7 @@ class TestFedAde:
     told = [row[-1] for row in resumed.steps]
     assert [step.timestep for step in told] == [1, 2, 3]
     assert all(map(operator.is_, result, told))
-    assert_equal(result, whole[0])
+    assert_equal(result, whole)
 
   def test_run_that_takes_more_time_steps_ends_as_one_that_had_them(
     self, algorithm, whole, tmp_path
@@ -413,13 +378,13 @@ class TestFedAde:
     # Those of a schedule that stretches.
     with refused(r"omega of time step 2 was 0\.9 and is 0\.6"):
       run(0, 0.3, 0.6, 0.9)
-    assert_equal(run(0, 0.3, 0.9, 0.2), whole[0])
+    assert_equal(run(0, 0.3, 0.9, 0.2), whole)
 
   def test_fixed_rates_prescribed_as_they_were_give_the_same_run(
     self, whole, model
   ):
     """What controls run is Fed-ADE but for its rates."""
-    rates = np.array([step.learning_rates for step in whole[0]])
+    rates = np.array([step.learning_rates for step in whole])
     assert np.ptp(rates) > 0
     fixed = algorithms.build(
       fix_lr, model, rate_controls.fixed_rate(HPARAMS[fed_ade])
@@ -428,12 +393,12 @@ class TestFedAde:
     def run(prescribed):
       return self.run(fixed, prescribed_rates=prescribed).timesteps
 
-    for one, other in zip(run(rates), whole[0], strict=True):
+    for one, other in zip(run(rates), whole, strict=True):
       assert one.before == other.before and one.after == other.after
       np.testing.assert_array_equal(one.learning_rates, other.learning_rates)
       np.testing.assert_array_equal(one.estimates, other.estimates)
     shuffled = run(rates[::-1])
-    assert shuffled[-1].after != whole[0][-1].after
+    assert shuffled[-1].after != whole[-1].after
 
   def test_reset_starts_each_step_from_the_deployed_model(
     self, whole, algorithm, build
@@ -441,16 +406,16 @@ class TestFedAde:
     reset = self.run(algorithm, resets=True).timesteps
     still = self.run(build(source)).timesteps
     assert [each.before for each in reset] == [each.before for each in still]
-    assert whole[0][0].before == still[0].before
-    assert reset[0].after == whole[0][0].after
+    assert whole[0].before == still[0].before
+    assert reset[0].after == whole[0].after
     assert reset[0].after != reset[0].before
-    assert whole[0][-1].before != still[-1].before
+    assert whole[-1].before != still[-1].before
 
   def test_rates_and_estimates_are_those_of_the_clients(self, algorithm, whole):
-    first = whole[0][0]
+    first = whole[0]
     assert first.learning_rates.shape == (NUM_CLIENTS,)
     assert first.estimates.shape == (NUM_CLIENTS, 3)
-    for step in whole[0]:
+    for step in whole:
       assert step.clients.places == ({"timestep": step.timestep},)
       for name, values in step.measured().items():
         if "accuracy" in name and "pooled" not in name:

@@ -231,8 +231,8 @@ class TestSite:
   ):
     faults = hooks.faults_of_site(self.make(tmp_path, page=tag))
     assert len(faults) == len(fault)
-    for found, expected in zip(faults, fault, strict=True):
-      assert found.startswith(f"page.html: {expected}")
+    for line, start in zip(faults, fault, strict=True):
+      assert line.startswith(f"page.html: {start}")
 
   def test_search_that_needs_a_server(self, tmp_path):
     site = self.make(tmp_path)

@@ -74,8 +74,8 @@ class TestWholeRun:
         values.xs(name).tolist()
         for values in (accuracies.mean(), accuracies.last())
       )
-      found = metrics["mean_of_last_client_accuracy"]["seeds"]
-      assert found == pytest.approx(means)
+      seeds = metrics["mean_of_last_client_accuracy"]["seeds"]
+      assert seeds == pytest.approx(means)
       assert metrics["client_accuracy"]["seeds"] == last
     assert (
       "server accuracy, mean of the last evaluations (%)"

@@ -292,11 +292,11 @@ class TestHeldOut:
     scaling = clean.model.input_scaling
     assert clean.settings["input_scaling"] == "standardized"
     # In float64: sums of float32 numbers are rounded.
-    for found, expected in (
+    for value, expected in (
       (scaling.mean, trained.mean(axis=0, dtype=np.float64)),
       (scaling.deviation, trained.std(axis=0, dtype=np.float64)),
     ):
-      np.testing.assert_allclose(found, expected, rtol=1e-9)
+      np.testing.assert_allclose(value, expected, rtol=1e-9)
     if binary is dynamic_personalization:
       assert clean.extractor.input_scaling == scaling
     is_trained = is_among(trained, _X)

@@ -119,10 +119,10 @@ def test_verdict(differences, verdict):
       column=_ACCURACY,
       worse="b",
       paper=None,
-      differences=each,
+      differences=values,
       interval=None,
     )
-    for each in differences
+    for values in differences
   ]
   assert claims.verdict_of(pairs) == getattr(claims, verdict)
 

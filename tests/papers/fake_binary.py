@@ -17,8 +17,8 @@ from tff_shift.simulation.storage import run_records
 
 
 def flags():
-  arguments = [each.removeprefix("--").partition("=") for each in sys.argv[1:]]
-  return {name: value for name, _, value in arguments}
+  pairs = (argument.partition("=") for argument in sys.argv[1:])
+  return {name.removeprefix("--"): value for name, _, value in pairs}
 
 
 def value(algorithm, dirichlet, rate, seed):

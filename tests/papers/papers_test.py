@@ -42,7 +42,7 @@ def test_all_cells_are_there_once():
 
 
 @pytest.mark.parametrize(
-  "found, setting, mean, spread",
+  "names, setting, mean, spread",
   # Of Fed-3DA, heavy labels 0.1 and 0.8.
   tables.literals("""
 "fed_evolve 1 rotated_mnist fed_avg",
@@ -55,9 +55,9 @@ def test_all_cells_are_there_once():
 "fed_3da 1 cifar10 fed_3da", {"metric": "lat", "distribution": "0.1,0.8"}, 25, 1
 """),
 )
-def test_cells_are_those_of_the_papers(found, setting, mean, spread):
-  each = cell(*found.split(), **setting)
-  assert each.mean == mean and spread in (None, each.spread)
+def test_cells_are_those_of_the_papers(names, setting, mean, spread):
+  printed = cell(*names.split(), **setting)
+  assert printed.mean == mean and spread in (None, printed.spread)
 
 
 def test_what_contradicts_a_cell_stands_beside_it():

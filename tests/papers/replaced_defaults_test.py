@@ -41,8 +41,8 @@ def test_common_arguments_in_place_of_published_rates_are_listed(tmp_path):
       "a/fix_lr_mean": ("fix_lr_mean", ["--learning_rate=0.3"]),
     },
   )
-  found, other = replaced_defaults.replaced(archive)
-  assert found == (
+  first, second = replaced_defaults.replaced(archive)
+  assert first == (
     *("table", "linear/shot", "shot", "learning_rate", 1e-3, "0.01", 2),
   )
-  assert other.row == "e/shot"
+  assert second.row == "e/shot"

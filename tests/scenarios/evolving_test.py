@@ -162,13 +162,13 @@ def test_training_data_are_all_training_examples_of_the_source_domains():
   for client in CLIENTS:
     data = evolving.training_data(client, RUN_SEED)
     assert len(data.domain_sizes) == NUM_DOMAINS - 1
-    for found, expected in (
+    for value, expected in (
       (data.x[:, 0], np.repeat(np.arange(NUM_DOMAINS - 1), data.domain_sizes)),
       (data.x, client.train.x),
       (data.y, client.train.y),
       (data.seed, randomness.client_seed(RUN_SEED, client.client_id)),
     ):
-      np.testing.assert_array_equal(found, expected)
+      np.testing.assert_array_equal(value, expected)
   # Those of the target are left out even if there are any.
   wrong = CLIENTS[0]._replace(train=CLIENTS[0].test)
   assert wrong.train.domain_sizes[-1] > 0

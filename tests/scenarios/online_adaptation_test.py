@@ -201,14 +201,14 @@ def test_clients_see_the_data_of_the_client_and_the_step(build):
       assert isinstance(data, adaptation.AdaptationData)
       assert data.timestep == timestep and data.timestep.dtype == np.int32
       initial = DEPLOYMENT.initial[client]
-      for found, expected in (
+      for value, expected in (
         (data.stream_x, client_streams.batch(client, timestep).x),
         (data.x, initial.x),
         (data.y, initial.y),
         (data.confusion, DEPLOYMENT.confusion),
         (data.seed, randomness.client_seed(RUN_SEED, client)),
       ):
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(value, expected)
 
 
 @pytest.mark.slow

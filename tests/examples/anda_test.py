@@ -51,21 +51,18 @@ class TestKinds:
   @pytest.mark.parametrize("rotations", [1, 2, 4])
   def test_covariate_turns_and_colours_a_step_alike(self, originals, rotations):
     found, _ = draw("covariate", num_rotations=rotations)
-    patterns = {}
-    places = []
+    patterns, places = {}, []
     for number, x, y in steps(found):
-      full = (x == 255).all((0, 1, 2))
       # One channel is filled, and the other two are the image.
-      assert full.sum() == 1
-      other = int(np.argmin(full))
-      results = [originals[image[..., other].tobytes()] for image in x]
-      turns = {turn for _, turn in results}
-      assert len(turns) == 1
-      assert turns <= set(range(0, 4, 4 // rotations))
-      patterns.setdefault(number, set()).add((int(full.argmax()), *turns))
-      np.testing.assert_array_equal([p % 10 for p, _ in results], y)
-      places += [place for place, _ in results]
-    assert all(len(each) == 1 for each in patterns.values())
+      (full,) = np.flatnonzero((x == 255).all((0, 1, 2)))
+      numbers, turns = zip(
+        *(originals[image[..., full - 1].tobytes()] for image in x), strict=True
+      )
+      (turn,) = set(turns)
+      assert turn % (4 // rotations) == 0
+      assert patterns.setdefault(number, (full, turn)) == (full, turn)
+      np.testing.assert_array_equal(np.array(numbers) % 10, y)
+      places += numbers
     # Each image is at one client, in one step.
     assert sorted(places) == list(range(4000))
 
@@ -148,11 +145,10 @@ def test_labelled_images_come_first_and_unchanged(originals):
 @pytest.mark.parametrize("scenario", ["evolving", "online_adaptation"])
 def test_file_is_a_data_set_of_the_scenarios(tmp_path, scenario):
   _, arrays = draw("concept", labelled_fraction=0.4)
-  np.savez(tmp_path / "drift.npz", **arrays)
-  entry = datasets.get(str(tmp_path / "drift.npz"), scenario)
-  assert entry.num_clients == 4
-  source = datasets.load(str(tmp_path / "drift.npz"))
-  np.testing.assert_array_equal(source.y, arrays["y"])
+  path = tmp_path / "drift.npz"
+  np.savez(path, **arrays)
+  assert datasets.get(str(path), scenario).num_clients == 4
+  np.testing.assert_array_equal(datasets.load(str(path)).y, arrays["y"])
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 from sklearn import preprocessing
 
 from tests.fixtures import tables
+from tests.fixtures.arrays import normal
 from tff_shift.data import examples
 from tff_shift.data import table
 from tff_shift.data.shifts import dynamic_personalization
@@ -145,30 +146,28 @@ class TestFit:
 
   @pytest.mark.parametrize("name", ["pca", "t_sne_map", None])
   def test_unit_of_a_feature_does_not_matter_where_it_is_scaled(self, name):
-    rng = np.random.default_rng(1)
     # Powers of two round nothing, which t-SNE would magnify.
     units = np.float32([1, 2**-10, 2**13])
 
     def fit_to(unit):
-      def part(size):
-        x = np.random.default_rng(size).normal(size=(size, 3))
-        return x.astype(np.float32) * unit
-
-      parts = {
-        part_name: examples.Examples(part(size), np.zeros(size, np.int32))
-        for part_name, size in (("public", 60), ("train", 80))
-      }
+      public, train = (normal(size, size, 3) * unit for size in (60, 80))
+      labelled = (
+        examples.Examples(x, np.zeros(len(x), np.int32))
+        for x in (public, train)
+      )
       return drift_detector.fit(
-        DATASET._replace(**parts),
+        DATASET._replace(
+          **dict(zip(("public", "train"), labelled, strict=True))
+        ),
         representation=name,
         representation_size=4,
         distance_features="pixels",
         period_size=8,
-        input_scaling=input_scaling.standardized([parts["train"].x]),
+        input_scaling=input_scaling.standardized([train]),
       )
 
     one, other = fit_to(np.float32(1)), fit_to(units)
-    first, second = rng.normal(size=(2, 8, 3)).astype(np.float32)
+    first, second = normal(1, 2, 8, 3)
     np.testing.assert_allclose(
       other.distance(*map(other.features, (first * units, second * units))),
       one.distance(*map(one.features, (first, second))),

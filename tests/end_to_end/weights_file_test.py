@@ -9,8 +9,6 @@ import pytest
 import tensorflow as tf
 
 from tests.fixtures import tables
-from tff_shift.binaries import dynamic_personalization
-from tff_shift.binaries import guidance
 from tff_shift.command_line import pretrained
 from tff_shift.data import table
 from tff_shift.serving import description
@@ -53,12 +51,12 @@ _RUNS = {
     --max_pretraining_examples=40""",
     "file.h5",
   ),
-  guidance: (
+  "guidance": (
     f"""{_DIGITS} --algorithm=fed_avg_ft --rounds=1 --local_steps=1
     --fine_tuning_steps=1""",
     "saved",
   ),
-  dynamic_personalization: (
+  "dynamic_personalization": (
     f"""{_DIGITS} --algorithm=fed_avg --rounds=1 --local_epochs=1
     --period_size=8 --periods=1 --test_distributions=iid
     --distance_threshold=inf""",

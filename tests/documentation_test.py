@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 from experiments.papers import choices
+from tests.fixtures import tables
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _SPEC = importlib.util.spec_from_file_location(
@@ -127,57 +128,41 @@ def test_readme_is_short():
   assert len((_ROOT / "README.md").read_text().splitlines()) <= 120
 
 
-class TestNotes:
+def test_notes_are_short_and_code_names_their_sections():
   """BUILD_NOTES.md is about the whole; code may name its sections."""
-
-  def test_they_are_short(self):
-    # Other decisions are in the docstrings of the files that they are about.
-    assert (_ROOT / "BUILD_NOTES.md").stat().st_size <= 30_000
-
-  def named(self):
-    for folder in ("tff_shift", "experiments", "examples", "benchmarks"):
-      for path in (_ROOT / folder).rglob("*.py"):
-        # The heading may be broken over two lines of a comment.
-        text = re.sub(r"\n\s*(# )?", " ", path.read_text(encoding="utf-8"))
-        for heading in re.findall(r'BUILD_NOTES(?:\.md)?, "([^"]+)"', text):
-          yield path.relative_to(_ROOT), heading
-
-  def headings(self):
-    text = (_ROOT / "BUILD_NOTES.md").read_text(encoding="utf-8")
-    return re.findall(r"^#{2,3} (.*)$", text, re.MULTILINE)
-
-  def test_each_heading_exists(self):
-    named = list(self.named())
-    assert named
-    for path, heading in named:
-      assert heading in self.headings(), f"{path}: {heading}"
-
-  def test_no_heading_occurs_twice(self):
-    headings = self.headings()
-    assert len(headings) == len(set(headings))
+  notes = _ROOT / "BUILD_NOTES.md"
+  # Other decisions are in the docstrings of the files that they are about.
+  assert notes.stat().st_size <= 30_000
+  text = notes.read_text(encoding="utf-8")
+  headings = re.findall(r"^#{2,3} (.*)$", text, re.MULTILINE)
+  assert len(headings) == len(set(headings))
+  named = 0
+  for folder in ("tff_shift", "experiments", "examples", "benchmarks"):
+    for path in (_ROOT / folder).rglob("*.py"):
+      # The heading may be broken over two lines of a comment.
+      text = re.sub(r"\n\s*(# )?", " ", path.read_text(encoding="utf-8"))
+      for heading in re.findall(r'BUILD_NOTES(?:\.md)?, "([^"]+)"', text):
+        named += 1
+        assert heading in headings, f"{path}: {heading}"
+  assert named
 
 
 class TestChoices:
   """Decisions are in docstrings, and in a page of the site."""
 
-  def test_list_becomes_markdown(self):
-    text = choices.of("tff_shift/algorithms/shot.py")
-    assert text.startswith(
-      "* The paper takes 15 epochs over the target set, in"
-    )
-    assert text.endswith(
-      "\n* Dropout is off in steps, and regularizers do not count."
-    )
-
-  def test_heading_of_another_form_is_a_paragraph(self):
-    text = choices.of("tff_shift/algorithms/clustered_fl.py")
-    assert text.startswith(
-      "Differences from the authors' program\n"
-      "(github.com/felisat/clustered-federated-learning):\n\n* The parts are"
-    )
-
-  def test_file_without_choices(self):
-    assert choices.of("tff_shift/algorithms/source.py") == ""
+  @pytest.mark.parametrize(
+    "name, start",
+    tables.cases(r"""
+"shot"
+    * The paper takes 15 epochs over the target set, in
+"clustered_fl"
+    Differences from the authors' program
+"source"
+"""),
+  )
+  def test_section_becomes_markdown(self, name, start):
+    text = choices.of(f"tff_shift/algorithms/{name}.py")
+    assert text.startswith(start) and bool(text) == bool(start)
 
   def test_every_section_of_a_docstring_is_read(self):
     paths = choices.of_all()
@@ -229,41 +214,35 @@ class TestSite:
     (folder / "search/search_index.js").write_text("var __index = {}")
     return folder
 
-  def test_a_good_one_has_no_faults(self, tmp_path):
-    assert hooks.faults_of_site(self.make(tmp_path)) == []
-
   @pytest.mark.parametrize(
-    "tag",
-    [
-      '<img src="x.png">',
-      '<img src="x.png" alt="">',
-      '<img src="x.png" alt=" ">',
-    ],
+    "tag, fault",
+    tables.rows("""
+<img src="x.png">
+    picture without alt text: x.png
+<img src="x.png" alt="">
+    picture without alt text: x.png
+<img src="x.png" alt=" ">
+    picture without alt text: x.png
+<script src="https://a.org/x.js"></script>
+    loaded from elsewhere:
+<link rel="stylesheet" href="//a.org/x.css">
+    loaded from elsewhere:
+<img src="http://a.org/x.png" alt="A picture">
+    loaded from elsewhere:
+<a href="https://a.org">a</a><link rel="canonical" href="//a.org">
+"""),
   )
-  def test_picture_without_text(self, tmp_path, tag):
-    site = self.make(tmp_path, page=tag)
-    assert hooks.faults_of_site(site) == [
-      "page.html: picture without alt text: x.png"
-    ]
-
-  @pytest.mark.parametrize(
-    "tag",
-    [
-      '<script src="https://a.org/x.js"></script>',
-      '<link rel="stylesheet" href="//a.org/x.css">',
-      '<img src="http://a.org/x.png" alt="A picture">',
-    ],
-  )
-  def test_page_that_loads_from_elsewhere(self, tmp_path, tag):
-    (fault,) = hooks.faults_of_site(self.make(tmp_path, page=tag))
-    assert fault.startswith("page.html: loaded from elsewhere: ")
-
-  def test_links_for_readers_may_lead_elsewhere(self, tmp_path):
-    page = '<a href="https://a.org">a</a><link rel="canonical" href="//a.org">'
-    assert hooks.faults_of_site(self.make(tmp_path, page=page)) == []
+  def test_pages_have_texts_and_load_nothing_from_elsewhere(
+    self, tmp_path, tag, fault
+  ):
+    faults = hooks.faults_of_site(self.make(tmp_path, page=tag))
+    assert len(faults) == len(fault)
+    for line, start in zip(faults, fault, strict=True):
+      assert line.startswith(f"page.html: {start}")
 
   def test_search_that_needs_a_server(self, tmp_path):
     site = self.make(tmp_path)
+    assert hooks.faults_of_site(site) == []
     (site / "search/search_index.js").unlink()
     (fault,) = hooks.faults_of_site(site)
     assert fault.endswith("search needs a server")
@@ -274,29 +253,30 @@ class TestSite:
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="there is no Node.js")
-class TestSearchWithoutAServer:
-  """`iframe-worker.js` in Node.js, with a small stand-in for a browser."""
+@pytest.mark.parametrize(
+  "protocol, worker, printed",
+  [
+    ("file:", "worker.js", ["early 3", "late 3"]),
+    ("file:", "missing.js", ["error"]),
+    ("https:", "worker.js", ["the browser's"]),
+  ],
+)
+def test_search_without_a_server(tmp_path, protocol, worker, printed):
+  """`iframe-worker.js` in Node.js, with a small stand-in for a browser.
 
-  def printed(self, folder, protocol="file:", worker="worker.js"):
-    (folder / "browser.js").write_text(_BROWSER)
-    (folder / "other.js").write_text("const two = 2;")
-    (folder / "worker.js").write_text(_WORKER.replace("FOLDER", str(folder)))
-    shim = _ROOT / "docs/javascripts/iframe-worker.js"
-    return subprocess.run(
-      ["node", "browser.js", folder, protocol, shim, worker],
-      cwd=folder,
-      capture_output=True,
-      text=True,
-      check=True,
-      timeout=60,
-    ).stdout.splitlines()
-
-  def test_messages_go_there_and_back(self, tmp_path):
-    # The first one is sent before the worker's script is there.
-    assert self.printed(tmp_path) == ["early 3", "late 3"]
-
-  def test_missing_script_is_an_error(self, tmp_path):
-    assert self.printed(tmp_path, worker="missing.js") == ["error"]
-
-  def test_with_a_server_the_browsers_workers_are_used(self, tmp_path):
-    assert self.printed(tmp_path, protocol="https:") == ["the browser's"]
+  The first message is sent before the worker's script is there. A missing
+  script is an error; with a server, the browser's workers are used.
+  """
+  (tmp_path / "browser.js").write_text(_BROWSER)
+  (tmp_path / "other.js").write_text("const two = 2;")
+  (tmp_path / "worker.js").write_text(_WORKER.replace("FOLDER", str(tmp_path)))
+  shim = _ROOT / "docs/javascripts/iframe-worker.js"
+  lines = subprocess.run(
+    ["node", "browser.js", tmp_path, protocol, shim, worker],
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+    check=True,
+    timeout=60,
+  ).stdout.splitlines()
+  assert lines == printed

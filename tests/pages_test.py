@@ -103,21 +103,12 @@ def program(page):
 
 
 @pytest.mark.parametrize("page", _PAGES)
-def test_first_sentence_names_the_readers(page):
+def test_readers_are_named_and_blocks_are_narrow_and_explained(page):
   _, _, text = page.read_text(encoding="utf-8").partition("\n\n")
   assert text.startswith("For ")
-
-
-@pytest.mark.parametrize("page", _PAGES)
-def test_blocks_fit_narrow_screens(page):
   for block in blocks(page):
     if block.language != "setup":
       assert [x for x in block.code.splitlines() if len(x) > _WIDTH] == []
-
-
-@pytest.mark.parametrize("page", _PAGES)
-def test_notes_name_files_or_reasons(page):
-  for block in blocks(page):
     kind, _, rest = block.note.partition(": ")
     assert kind in ("", "run by", "not run")
     if kind == "run by":
@@ -247,15 +238,12 @@ def unexplained_tables(text):
 
 
 @pytest.mark.parametrize("page", _RESULTS)
-def test_results_have_two_screens_of_prose(page):
-  lines = prose(page.read_text(encoding="utf-8"))
+def test_results_have_two_screens_of_prose_and_explained_tables(page):
+  text = page.read_text(encoding="utf-8")
+  lines = prose(text)
   assert len(lines) <= _MOST_LINES
   assert sum(map(len, lines)) <= _MOST_CHARACTERS
-
-
-@pytest.mark.parametrize("page", _RESULTS)
-def test_tables_of_results_can_be_made_again_or_say_so(page):
-  assert unexplained_tables(page.read_text(encoding="utf-8")) == []
+  assert unexplained_tables(text) == []
 
 
 @pytest.mark.parametrize(

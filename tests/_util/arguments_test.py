@@ -6,28 +6,18 @@ import math
 import numpy as np
 import pytest
 
+from tests.fixtures import tables
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift._util import arguments
-from tff_shift.data import datasets
-
-
-def refusal(check, *given):
-  with pytest.raises(ValueError) as error:
-    check(*given)
-  (line,) = str(error.value).splitlines()
-  return line
 
 
 @pytest.mark.parametrize(
   "value, expected",
   [
     (np.int64(4), 4),
-    (np.uint8(255), 255),
     # The float that it is, not the decimal that it was made of.
     (np.float32(0.1), 0.10000000149011612),
-    (np.float16(0.1), 0.0999755859375),
-    (np.float64(0.1), 0.1),
     (np.longdouble(0.5), 0.5),
     (np.bool_(True), True),
     (np.str_("sgd"), "sgd"),
@@ -47,19 +37,17 @@ class TestInteger:
   @pytest.mark.parametrize(
     "value", [0, 8, True, np.bool_(True), 2.0, np.float64(2), "2", None, [2]]
   )
-  def test_others_are_refused(self, value):
+  def test_others_are_refused(self, value, refusal):
     assert refusal(arguments.integer, "n", value, 1, 7) == (
       f"n={value!r} is not allowed: it must be an integer at least 1 and at"
       " most 7"
     )
 
-  def test_without_a_largest(self):
+  def test_one_without_a_largest_and_seeds(self, refusal):
     assert arguments.integer("n", 10**30, 0) == 10**30
     assert refusal(arguments.integer, "n", -1, 0) == (
       "n=-1 is not allowed: it must be an integer at least 0"
     )
-
-  def test_seeds_are_words_of_32_bits(self):
     assert arguments.seed("seed", np.uint32(2**32 - 1)) == 2**32 - 1
     assert refusal(arguments.seed, "seed", 2**32) == (
       "seed=4294967296 is not allowed: it must be a non-negative integer below"
@@ -78,39 +66,36 @@ class TestNumber:
   @pytest.mark.parametrize(
     "value", [0, -0.5, 1.5, math.nan, math.inf, True, "1", None, 1j, 10**400]
   )
-  def test_what_is_no_share_is_refused(self, value):
+  def test_others_are_refused(self, value, refusal):
     assert refusal(arguments.participation, value) == (
       f"participation={value!r} is not allowed: it must be a number above 0"
       " and at most 1"
     )
-
-  def test_without_limits(self):
     assert refusal(arguments.number, "n", math.inf) == (
       "n=inf is not allowed: it must be a finite number"
     )
 
 
-class TestSequence:
-  def test_gives_the_length(self):
-    assert arguments.sequence("rows", np.zeros([3, 2])) == 3
-    assert arguments.sequence("rows", [], 0) == 0
+def test_sequence_gives_its_length(refusal):
+  assert arguments.sequence("rows", np.zeros([3, 2])) == 3
+  assert arguments.sequence("rows", [], 0) == 0
+  for values, length, message in tables.cases("""
+[], None
+    at least one, got none
+[1], 2
+    must have 2 entries, one for each client, got 1
+"ab", 2
+    got str
+{1: 2}, 1
+    got dict
+7, None
+    got int
+"""):
+    told = refusal(arguments.sequence, "rows", values, length)
+    assert told.startswith("rows ") and message in told
 
-  @pytest.mark.parametrize(
-    "values, length, message",
-    [
-      ([], None, "at least one, got none"),
-      ([1], 2, "must have 2 entries, one for each client, got 1"),
-      ("ab", 2, "must be a sequence .* got str"),
-      ({1: 2}, 1, "must be a sequence .* got dict"),
-      (7, None, "must be a sequence .* got int"),
-    ],
-  )
-  def test_others_are_refused(self, values, length, message):
-    with pytest.raises(ValueError, match=f"^rows .*{message}"):
-      arguments.sequence("rows", values, length)
 
-
-def test_choices_functions_and_kinds():
+def test_choices_functions_and_kinds(refusal):
   assert arguments.choice("c", "a", ("a", "b")) == "a"
   assert refusal(arguments.choice, "c", 3, ("a", "b")) == (
     "c must be one of a, b, got 3"
@@ -144,11 +129,9 @@ def test_near_names_are_suggested(value, suggested):
 
 
 def test_suggestions_stand_behind_what_is_refused():
-  with pytest.raises(ValueError, match=r"got 'onee'; did you mean one\?$"):
-    arguments.choice("name", "onee", ["one", "two"])
   for get, name, right in (
+    (lambda name: arguments.choice("n", name, ["one", "two"]), "onee", "one"),
     (algorithms.get, "FedAvg", "fed_avg"),
-    (datasets.get, "rotated-digits", "rotated_digits"),
     (models.options, "MLP", "mlp"),
   ):
     with pytest.raises(ValueError, match=rf"; did you mean {right}\?$"):

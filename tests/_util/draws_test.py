@@ -103,40 +103,24 @@ class TestUniform:
     assert_array_equal(drawn, np.float32(-3) + 8 * unit)
 
 
-class TestNormal:
-  def test_is_normal(self):
-    drawn = draws.normal([NUM_DRAWS // 100, 100], SEED).numpy()
-    assert drawn.dtype == np.float32 and drawn.shape == (1000, 100)
-    assert scipy.stats.kstest(drawn.ravel(), "norm").pvalue > CHANCE
-    assert np.all(np.isfinite(drawn))
-
-  def test_ends_are_finite(self):
-    # The smallest and the largest fraction.
-    ends = np.float32([0.5, 2**23 - 0.5]) * np.float32(2.0**-23)
-    expected = scipy.stats.norm.ppf(np.float64(ends))
-    assert expected == pytest.approx([-5.294704084854598, 5.294704084854598])
-    found = np.sqrt(2) * tf.math.erfinv(2 * ends - 1).numpy()
-    assert_allclose(found, expected, rtol=1e-4)
+def test_normal_numbers_are_normal():
+  drawn = draws.normal([NUM_DRAWS // 100, 100], SEED).numpy()
+  assert drawn.dtype == np.float32 and drawn.shape == (1000, 100)
+  assert scipy.stats.kstest(drawn.ravel(), "norm").pvalue > CHANCE
+  assert np.all(np.isfinite(drawn))
 
 
-class TestIntegers:
-  def test_are_uniform_in_their_range(self):
-    drawn = draws.integers([NUM_DRAWS], SEED, 3, 10).numpy()
-    counts = np.bincount(drawn, minlength=10)
-    assert counts[:3].tolist() == [0, 0, 0] and len(counts) == 10
-    assert scipy.stats.chisquare(counts[3:]).pvalue > CHANCE
-
-  def test_ends_can_be_tensors(self):
-    drawn = draws.integers([9], SEED, 1, tf.constant(2))
-    assert drawn.numpy().tolist() == [1] * 9
+def test_integers_are_uniform_in_their_range():
+  drawn = draws.integers([NUM_DRAWS], SEED, 3, tf.constant(10)).numpy()
+  counts = np.bincount(drawn, minlength=10)
+  assert counts[:3].tolist() == [0, 0, 0] and len(counts) == 10
+  assert scipy.stats.chisquare(counts[3:]).pvalue > CHANCE
 
 
 class TestOrders:
   def test_number_of_draws_does_not_change_the_first(self):
     drawn = draws.orders(20, 5, SEED)
     assert_array_equal(draws.orders(13, 5, SEED)[:10], drawn[:10])
-
-  def test_nothing_of_no_elements(self):
     assert draws.orders(0, 0, SEED).shape == [0]
 
   def test_all_orders_are_equally_likely(self):

@@ -19,21 +19,17 @@ def umask():
   os.umask(before)
 
 
-def test_replaced_file_has_the_mode_of_the_umask(tmp_path, umask):
-  files.write_atomically(tmp_path / "a.json", "new")
-  found = (tmp_path / "a.json").stat()
-  assert stat.S_IMODE(found.st_mode) == 0o666 & ~umask
-  assert [each.name for each in tmp_path.iterdir()] == ["a.json"]
-
-
-def test_a_link_is_replaced_and_not_followed(tmp_path):
-  outside = tmp_path / "outside"
+def test_replaced_file_has_the_mode_of_the_umask_and_links_are_not_followed(
+  tmp_path, umask
+):
+  outside, path = tmp_path / "outside", tmp_path / "a.json"
   outside.write_text("kept")
-  (tmp_path / "a.json").symlink_to(outside)
-  files.write_atomically(tmp_path / "a.json", "new")
+  path.symlink_to(outside)
+  files.write_atomically(path, "new")
   assert outside.read_text() == "kept"
-  assert (tmp_path / "a.json").read_text() == "new"
-  assert not (tmp_path / "a.json").is_symlink()
+  assert path.read_text() == "new" and not path.is_symlink()
+  assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+  assert {each.name for each in tmp_path.iterdir()} == {"a.json", "outside"}
 
 
 def test_temporary_name_is_another_each_time_and_fits(tmp_path):
@@ -63,17 +59,14 @@ def test_old_file_is_kept_where_writing_fails(tmp_path):
 )
 def test_what_is_no_text_file_is_refused_at_once(tmp_path, make, message):
   path = tmp_path / "a"
+  with pytest.raises(FileNotFoundError):
+    files.read_bytes(path)
   make(path)
   with pytest.raises(ValueError) as caught:
     if "bytes" in message:
       files.read_bytes(path, max_bytes=2)
     files.read_text(path)
   assert str(caught.value) == f"{path} {message}"
-
-
-def test_a_missing_file_is_said_to_be_missing(tmp_path):
-  with pytest.raises(FileNotFoundError):
-    files.read_bytes(tmp_path / "a")
 
 
 def test_new_folder_takes_the_place_of_what_is_there(tmp_path, umask):

@@ -21,6 +21,9 @@ _ROOT = pathlib.Path(__file__).parents[2]
 def test_index_is_that_of_the_files():
   is_current = index.FILE.read_text() == index.to_json(write_index.make())
   assert is_current, "run `make index`"
+  options = {name: models.options(name) for name in models.names()}
+  assert "width" in options["mlp"]
+  assert "split_model" not in options
 
 
 def test_described_hyperparameters_are_those_of_the_imported_file():
@@ -56,12 +59,6 @@ def test_sources_are_the_files_that_fields_come_from():
   assert "models/split_model.py" in of_rep
   # What only trains tells nothing of the flags.
   assert "learning/local_training.py" not in of_evolve
-
-
-def test_models_of_the_index_are_those_that_can_be_built():
-  options = {name: models.options(name) for name in models.names()}
-  assert "width" in options["mlp"]
-  assert "split_model" not in options
 
 
 _NEW_ALGORITHM = '''

@@ -4,6 +4,7 @@ import pathlib
 
 import pytest
 
+from tests.fixtures import tables
 from tff_shift._util import memory
 
 _MACHINE = pathlib.Path("/proc/meminfo")
@@ -38,15 +39,22 @@ def test_limit_is_that_of_a_container(said, expected, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
   "num_bytes, expected",
-  [
-    (0, "0 bytes"),
-    (1023, "1,023 bytes"),
-    (1024, "1 KiB"),
-    (1536, "1.5 KiB"),
-    (2**30 - 1, "1,024 MiB"),
-    (3 * 2**38, "768 GiB"),
-    (2**63, "8,192 PiB"),
-  ],
+  tables.cases("""
+0
+    0 bytes
+1023
+    1,023 bytes
+1024
+    1 KiB
+1536
+    1.5 KiB
+1073741823
+    1,024 MiB
+824633720832
+    768 GiB
+9223372036854775808
+    8,192 PiB
+"""),
 )
 def test_sizes_are_told_in_units(num_bytes, expected):
   assert memory.described(num_bytes) == expected

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from tests.fixtures import tables
 from tff_shift._util import user_modules
 
 
@@ -35,26 +36,33 @@ class TestLoad:
   @pytest.mark.parametrize(
     "content, told",
     [
-      (
-        "\nraise RuntimeError('two\\nlines')",
-        "line 2: RuntimeError: two lines",
-      ),
-      ("import sys\nsys.exit()", "line 2: it ends the process (sys.exit)"),
-      ("raise SystemExit(0)", "line 1: it ends the process (sys.exit)"),
-      ("raise GeneratorExit", "line 1: GeneratorExit"),
-      ("class E(BaseException): pass\nraise E(3)", "line 2: E: 3"),
-      (
-        "class E(Exception):\n  def __str__(self): return 1 / 0\nraise E",
-        "line 3: E",
-      ),
-      ("def f():\n  f()\nf()", "line 2: RecursionError: maximum"),
-      ("import sys\ndel sys.modules[__name__]\n1 / 0", "line 3: ZeroDivision"),
-      ("x = (", "line 1: '(' was never closed"),
       # A ValueError in older releases of Python.
       ("x = 1\0", f"{NULL.__name__}: source code string cannot contain null"),
       ("(" * 1000, "line 1: too many nested parentheses"),
-      ("import helper_of_mine", "line 1: SyntaxError: "),
-      ("import no_module_of_this_name", "line 1: ModuleNotFoundError: No mod"),
+      *tables.cases(r"""
+"\nraise RuntimeError('two\\nlines')"
+    line 2: RuntimeError: two lines
+"import sys\nsys.exit()"
+    line 2: it ends the process (sys.exit)
+"raise SystemExit(0)"
+    line 1: it ends the process (sys.exit)
+"raise GeneratorExit"
+    line 1: GeneratorExit
+"class E(BaseException): pass\nraise E(3)"
+    line 2: E: 3
+"class E(Exception):\n  def __str__(self): return 1 / 0\nraise E"
+    line 3: E
+"def f():\n  f()\nf()"
+    line 2: RecursionError: maximum
+"import sys\ndel sys.modules[__name__]\n1 / 0"
+    line 3: ZeroDivision
+"x = ("
+    line 1: '(' was never closed
+"import helper_of_mine"
+    line 1: SyntaxError:
+"import no_module_of_this_name"
+    line 1: ModuleNotFoundError: No mod
+"""),
     ],
   )
   def test_whatever_a_file_raises_is_told_of_that_file(

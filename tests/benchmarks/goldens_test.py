@@ -25,14 +25,10 @@ def write(tmp_path):
     (folder / "metrics.csv").write_text(
       f"algorithm,round,{column}\nfed_avg,1,{loss}\nfed_rep,1,0.5\n"
     )
+    common = {"setting": {"rounds": 1}, "seconds_per_round": seconds}
     entries = [
-      {
-        "algorithm": algorithm,
-        "setting": {"rounds": 1},
-        "gradients": gradients if algorithm == "fed_avg" else 35.0,
-        "seconds_per_round": seconds,
-      }
-      for algorithm in ("fed_avg", "fed_rep")
+      {"algorithm": "fed_avg", "gradients": gradients, **common},
+      {"algorithm": "fed_rep", "gradients": 35.0, **common},
     ]
     (folder / "summary.json").write_text(json.dumps({"runs": entries}))
     path = folder / "checkpoints" / "fed_avg-circle-0.sqlite"
@@ -68,27 +64,33 @@ def test_times_do_not_count(write):
 @pytest.mark.parametrize(
   "part, change, algorithms",
   [
-    ("metrics", {"loss": "0.25000000000000006"}, {"fed_avg"}),
+    ("metrics", {"loss": "0.25000000000000006"}, ["fed_avg"]),
     (
       "weights",
       {"weight": np.nextafter(*np.float32([1, 2]))},
-      {"fed_avg", "fed_rep"},
+      ["fed_avg", "fed_rep"],
     ),
-    ("summary", {"gradients": 36.0}, {"fed_avg"}),
+    ("summary", {"gradients": 36.0}, ["fed_avg"]),
   ],
 )
 def test_one_bit_differs_until_it_is_listed(write, part, change, algorithms):
   old, new = write("old"), write("new", **change)
-  changed = []
-  for algorithm in ("fed_avg", "fed_rep"):
-    for name in ("metrics", "weights", "summary"):
-      differs = old[algorithm][name] != new[algorithm][name]
-      assert differs == (name == part and algorithm in algorithms)
-      if differs:
-        digests = (each[algorithm][name][:12] for each in (old, new))
-        keys = "name", "part", "old", "new"
-        row = f"{_NAME} {algorithm}", name, *digests
-        changed.append(dict(zip(keys, row, strict=True)))
+  differing = [
+    (algorithm, name)
+    for algorithm in ("fed_avg", "fed_rep")
+    for name in ("metrics", "weights", "summary")
+    if old[algorithm][name] != new[algorithm][name]
+  ]
+  assert differing == [(algorithm, part) for algorithm in algorithms]
+  changed = [
+    {
+      "name": f"{_NAME} {algorithm}",
+      "part": part,
+      "old": old[algorithm][part][:12],
+      "new": new[algorithm][part][:12],
+    }
+    for algorithm in algorithms
+  ]
   assert not _cells(old, new)[1]
   assert _cells(old, new, changed)[1]
   assert not _cells(new, old, changed)[1]

@@ -54,51 +54,44 @@ def test_spread_is_median_minimum_and_maximum():
 
 class TestFile:
   def test_what_is_written_is_read(self):
-    tables = {
-      "round_cost": [_row(commit="new"), _row()],
-      "algorithm_cost": [_row()],
-    }
-    text = history.render("# Title\n\nText.\n\n", tables)
-    assert history.parse(text) == ("# Title\n\nText.\n\n", tables)
+    rows = [_row(commit="new"), _row()]
+    # A new measure is a column with empty cells.
+    wider = [_row(**{"100 clients": "1 (1 to 1)"}), _row()]
+    tables = {"round_cost": rows, "algorithm_cost": wider}
+    head = "# Title\n\nText.\n\n"
+    text = history.render(head, tables)
+    wider[1] = _row(**{"100 clients": ""})
+    assert history.parse(text) == (head, tables)
     assert history.render(*history.parse(text)) == text
-
-  def test_new_measure_is_a_column_with_empty_cells(self):
-    rows = [_row(**{"100 clients": "1 (1 to 1)"}), _row()]
-    _, tables = history.parse(history.render("", {"algorithm_cost": rows}))
-    assert tables["algorithm_cost"][1] == _row(**{"100 clients": ""})
 
   def test_own_file_is_readable(self):
     text = history._FILE.read_text()
     assert history.render(*history.parse(text)) == text
 
 
-class TestMoved:
-  @pytest.mark.parametrize(
-    "cell, expected",
-    [
-      ("1.3 (1.3 to 1.5)", []),
-      ("1 (0.9 to 1.1)", []),
-      (
-        "1.4 (1.31 to 1.5)",
-        ["10 clients: 1.2 (1.1 to 1.3) at abc, now 1.4 (1.31 to 1.5)"],
-      ),
-      (
-        "1 (0.9 to 1.09)",
-        ["10 clients: 1.2 (1.1 to 1.3) at abc, now 1 (0.9 to 1.09)"],
-      ),
-    ],
+@pytest.mark.parametrize(
+  "cell, is_moved",
+  [
+    ("1.3 (1.3 to 1.5)", False),
+    ("1 (0.9 to 1.1)", False),
+    ("1.4 (1.31 to 1.5)", True),
+    ("1 (0.9 to 1.09)", True),
+  ],
+)
+def test_moved_measures_have_spreads_that_do_not_overlap(cell, is_moved):
+  line = f"10 clients: 1.2 (1.1 to 1.3) at abc, now {cell}"
+  assert (
+    history.moved(_row(**{"10 clients": cell}), [_ROW]) == [line] * is_moved
   )
-  def test_spreads_that_do_not_overlap(self, cell, expected):
-    assert history.moved(_row(**{"10 clients": cell}), [_ROW]) == expected
 
-  def test_only_the_last_row_of_the_same_processor_counts(self):
-    earlier = [
-      _row(processor="other", **{"10 clients": "9 (9 to 9)"}),
-      _row(),
-      _row(**{"10 clients": "5 (5 to 5)"}),
-    ]
-    assert history.moved(_row(), earlier) == []
-    assert history.moved(_row(processor="third"), earlier) == []
 
-  def test_measure_that_the_last_row_lacks(self):
-    assert history.moved(_row(**{"new": "1 (1 to 1)"}), [_row(new="")]) == []
+def test_only_the_last_row_of_the_same_processor_counts():
+  earlier = [
+    _row(processor="other", **{"10 clients": "9 (9 to 9)"}),
+    _row(),
+    _row(**{"10 clients": "5 (5 to 5)"}),
+  ]
+  assert history.moved(_row(), earlier) == []
+  assert history.moved(_row(processor="third"), earlier) == []
+  # A measure that the last row lacks.
+  assert history.moved(_row(**{"new": "1 (1 to 1)"}), [_row(new="")]) == []

@@ -40,10 +40,10 @@ class TestMutants:
       ("a = f(0.5, b)", {"constant": "a = f([[0.5 -> 1.0]], b)"}),
       ("a = tf.maximum(b, c)", {"call": "a = tf.[[maximum -> minimum]](b, c)"}),
       ("check_size(a)", {"dropped check": "[[check_size(a) -> pass]]"}),
-      # Bytes are counted, not characters.
       ("a = {'β': True}", {"constant": "a = {'β': [[True -> False]]}"}),
     ],
   )
+  # In the last one, bytes are counted, not characters.
   def test_change_of_a_kind(self, line, changes):
     assert dict(_changes(line)) == changes
 
@@ -106,29 +106,23 @@ class TestMarks:
       delattr(builtins, mutants._MARKS)
 
 
-class TestDraw:
-  def _candidates(self):
-    return [
-      mutants.Mutant(f"tff_shift/{room}/a.py", line, kind, line, line, "", line)
-      for room in ("algorithms", "shift")
-      for kind in ("call", "index")
-      for line in range(40)
-    ]
-
-  def test_kinds_are_equally_frequent_and_lines_differ(self):
-    drawn = mutants.draw(self._candidates(), 0, 40)
-    assert len({(mutant.path, mutant.line) for mutant in drawn}) == 40
-    counts = collections.Counter(mutant.kind for mutant in drawn)
-    assert abs(counts["call"] - counts["index"]) < 10
-    rooms = collections.Counter(mutant.path for mutant in drawn)
-    # Of the weights 3 and 1.
-    assert 24 <= rooms["tff_shift/algorithms/a.py"] <= 36
-
-  def test_draw_is_a_function_of_the_seed_alone(self):
-    candidates = self._candidates()
-    drawn = mutants.draw(candidates, 1, 10)
-    assert mutants.draw(candidates[::-1], 1, 10) == drawn
-    assert mutants.draw(candidates, 2, 10) != drawn
+def test_kinds_are_equally_frequent_and_lines_differ():
+  candidates = [
+    mutants.Mutant(f"tff_shift/{room}/a.py", line, kind, line, line, "", line)
+    for room in ("algorithms", "shift")
+    for kind in ("call", "index")
+    for line in range(40)
+  ]
+  drawn = mutants.draw(candidates, 0, 40)
+  assert len({(mutant.path, mutant.line) for mutant in drawn}) == 40
+  counts = collections.Counter(mutant.kind for mutant in drawn)
+  assert abs(counts["call"] - counts["index"]) < 10
+  rooms = collections.Counter(mutant.path for mutant in drawn)
+  # Of the weights 3 and 1.
+  assert 24 <= rooms["tff_shift/algorithms/a.py"] <= 36
+  # A draw is a function of the seed alone.
+  assert mutants.draw(candidates[::-1], 0, 40) == drawn
+  assert mutants.draw(candidates, 2, 40) != drawn
 
 
 class TestSelection:

@@ -5,8 +5,6 @@ import shutil
 
 import pytest
 
-from tff_shift.binaries import evolving
-from tff_shift.binaries import online_adaptation
 from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.learning.aggregators import privacy_accounting
 
@@ -25,26 +23,20 @@ _ONLINE = """
 
 
 @pytest.fixture(scope="module")
-def diverged(run_in, tmp_path_factory):
+def diverged(run_once):
   """A run of two rates, the second too large."""
-  return run_in(
-    tmp_path_factory.mktemp("runs") / "diverged",
-    *(evolving, _SMALL, "--algorithm=fed_avg,local --optimizer=sgd"),
+  return run_once(
+    *("evolving", _SMALL, "--algorithm=fed_avg,local --optimizer=sgd"),
     "--learning_rate=1e-3,1e30",
     code=3,
   )
-
-
-def _epsilons(row):
-  """The columns of a row that say how private a run is."""
-  return {k: v for k, v in row.items() if k.startswith("epsilon")}
 
 
 class TestAggregators:
   @pytest.mark.long
   def test_private_run_says_how_private_it_is(self, run):
     ended = run(
-      *(evolving, _SMALL, "--algorithm=local,fed_evolve --aggregator=dp"),
+      *("evolving", _SMALL, "--algorithm=local,fed_evolve --aggregator=dp"),
       "--clipping=fixed --clipping_norm=0.5 --noise_multiplier=2",
       "--participation=0.5",
     )
@@ -65,19 +57,7 @@ class TestAggregators:
       f"not for these cohorts: {expected.poisson_epsilon:.4g} for adding or"
       in first
     )
-    flags = ended.config["flags"]
-    assert (flags["aggregator"], flags["clipping_norm"]) == ("dp", 0.5)
-    settings = [run["setting"] for run in ended.runs]
-    local, fed_evolve = (
-      {
-        name: setting[name]
-        for name in ("aggregator", *aggregator_hparams.USED_BY)
-        if name in setting
-      }
-      for setting in settings
-    )
-    epsilons = _epsilons(settings[1])
-    assert epsilons == {
+    epsilons = {
       "epsilon": expected.fixed_size_epsilon,
       "epsilon_delta": expected.delta,
       "epsilon_relation": "replacing a client",
@@ -87,23 +67,26 @@ class TestAggregators:
       "epsilon_fixed_cohort_size": expected.fixed_size_epsilon,
       "epsilon_poisson": expected.poisson_epsilon,
     }
-    for row in ended.rows:
-      # The server is not told what it would predict with.
-      assert row["server_accuracy"] == ""
-      if row["algorithm"] == "local":
-        assert set(_epsilons(row).values()) == {""}
-      else:
-        assert _epsilons(row) == {k: str(v) for k, v in epsilons.items()}
-    # Nothing is shared there.
-    assert local == {}
     # `zeroing` is none of dp's; a delta of 0 stands for what is printed.
-    assert fed_evolve == {
+    settings = {
       "aggregator": "dp",
       "clipping": "fixed",
       "clipping_norm": 0.5,
       "noise_multiplier": 2.0,
       "dp_delta": 0.0,
     }
+    names = {"aggregator", *aggregator_hparams.USED_BY, *epsilons}
+    assert [
+      {name: each["setting"][name] for name in names & each["setting"].keys()}
+      for each in ended.runs
+      # Nothing is shared in the first.
+    ] == [{}, settings | epsilons]
+    for row in ended.rows:
+      # The server is not told what it would predict with.
+      assert row["server_accuracy"] == ""
+      is_local = row["algorithm"] == "local"
+      for name, value in epsilons.items():
+        assert row[name] == ("" if is_local else str(value))
 
   @pytest.mark.long
   def test_private_run_of_independent_clients(self, run):
@@ -112,7 +95,7 @@ class TestAggregators:
       --client_sampling=poisson --participation=0.25 --rounds=4
       --clipping_norm=0.5 --noise_multiplier=2 --seeds=0
     """
-    ended = run(evolving, _SMALL, flags)
+    ended = run("evolving", _SMALL, flags)
     expected = privacy_accounting.account(
       noise_multiplier=2.0,
       num_clients=4,
@@ -138,7 +121,7 @@ class TestAggregators:
       --clipping_norm=0.5 --noise_multiplier=0.1 --tree_restart=2
       --client_sampling=in_turn
     """
-    ended = run(evolving, flags, "--rounds=3")
+    ended = run("evolving", flags, "--rounds=3")
     expected = privacy_accounting.account_tree(
       noise_multiplier=0.1,
       num_clients=4,
@@ -157,7 +140,7 @@ class TestAggregators:
     # Twice from the same checkpoint, within a tree.
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     last = [
-      run(evolving, flags, "--rounds=6 --resume", folder=folder).rows
+      run("evolving", flags, "--rounds=6 --resume", folder=folder).rows
       for folder in ("run", "copy")
     ]
     assert last[0] == last[1] and len(last[0]) == 6
@@ -167,7 +150,7 @@ class TestAggregators:
     self, run, diverged
   ):
     ended = run(
-      *(evolving, _SMALL, "--algorithm=fed_avg --optimizer=sgd"),
+      *("evolving", _SMALL, "--algorithm=fed_avg --optimizer=sgd"),
       "--learning_rate=1e-3 --aggregator=secure --nozeroing --clipping=none",
       errors="",
     )
@@ -185,7 +168,7 @@ class TestAggregators:
   @pytest.mark.long
   def test_streams_are_adapted_to_with_a_private_mean(self, run, tmp_path):
     ended = run(
-      *(online_adaptation, _ONLINE, f"--cache_dir={tmp_path / 'cache'}"),
+      *("online_adaptation", _ONLINE, f"--cache_dir={tmp_path / 'cache'}"),
       "--algorithm=fix_lr --aggregator=dp --clipping=fixed",
       "--client_weighting=uniform",
     )

@@ -7,8 +7,6 @@ import pytest
 
 import tff_shift
 from tff_shift import models
-from tff_shift.binaries import evolving
-from tff_shift.binaries import online_adaptation
 from tff_shift.models import split_model
 
 _MODEL = textwrap.dedent(
@@ -62,7 +60,7 @@ def finished(model, run_in, tmp_path_factory):
     ("parts", "--rounds=1"),
     ("parts", "--rounds=2 --resume"),
   ):
-    given = evolving, _FLAGS, f"--model={model}", flags
+    given = "evolving", _FLAGS, f"--model={model}", flags
     run_in(folder / name, *given, errors="")
   return folder
 
@@ -72,7 +70,7 @@ def test_statistics_of_pretraining_stay_while_a_model_adapts(
   model, run, tmp_path
 ):
   flags = f"--model={model}", f"--cache_dir={tmp_path / 'cache'}"
-  run(online_adaptation, _ONLINE, *flags, errors="")
+  run("online_adaptation", _ONLINE, *flags, errors="")
   (path,) = (tmp_path / "cache").glob("pretrained-*.npz")
   with np.load(path) as arrays:
     pretrained = arrays[_STATISTICS]
@@ -86,38 +84,39 @@ def test_statistics_of_pretraining_stay_while_a_model_adapts(
 
 @pytest.mark.slow
 class TestRun:
+  @pytest.fixture
+  def files(self, finished):
+    """Returns `files(name)`: the weights of a model, which is loaded, too."""
+
+    def read(algorithm):
+      (path,) = (finished / "whole/model" / algorithm).rglob("weights.npz")
+      with np.load(path) as arrays:
+        return path, dict(arrays), tff_shift.load(path.parent)
+
+    return read
+
   def test_has_the_same_bits_when_it_resumes(self, finished):
     expected = (finished / "whole" / "metrics.csv").read_bytes()
     assert expected.count(b"\n") == 1 + 2 * 2
     assert (finished / "parts" / "metrics.csv").read_bytes() == expected
 
-  def test_statistics_are_saved_with_the_weights(self, finished):
-    folder = finished / "whole" / "model"
-    (path,) = (folder / "fed_avg").rglob("weights.npz")
-    with np.load(path) as arrays:
-      assert np.any(arrays[_STATISTICS] != 1)
-    (path,) = (folder / "fed_bn").rglob("weights.npz")
-    with np.load(path) as arrays:
-      # They are the clients' own, and so are scale and shift.
-      assert _STATISTICS not in arrays
-      one, other = (
-        arrays[f"clients/{client}/{_STATISTICS}"] for client in (0, 1)
-      )
-    assert np.any(one != other)
-
-  def test_clients_predict_with_their_own(self, finished):
-    (path,) = (finished / "whole" / "model" / "fed_bn").rglob("model.json")
-    loaded = tff_shift.load(path.parent)
+  def test_statistics_of_clients_are_saved_and_used(self, files):
+    _, arrays, loaded = files("fed_bn")
+    # They are the clients' own, and so are scale and shift.
+    assert _STATISTICS not in arrays
     x = np.zeros((1, *loaded.input_shape), np.uint8)
-    one, other = (loaded.predict_as(client, x).numpy() for client in (0, 1))
-    assert np.any(one != other)
+    for one, other in (
+      (arrays[f"clients/{client}/{_STATISTICS}"] for client in (0, 1)),
+      (loaded.predict_as(client, x).numpy() for client in (0, 1)),
+    ):
+      assert np.any(one != other)
 
-  def test_another_run_starts_from_them(self, finished, model):
-    (path,) = (finished / "whole" / "model" / "fed_avg").rglob("weights.npz")
+  def test_another_run_starts_from_those_of_the_server(self, files, model):
+    path, arrays, _ = files("fed_avg")
+    assert np.any(arrays[_STATISTICS] != 1)
     built = models.with_batch_normalization(
       models.build(model, input_shape=(28, 28, 1), num_classes=10)
     )
     loaded = split_model.load_weights(built, path)
-    with np.load(path) as arrays:
-      for name, value in loaded.statistics.items():
-        np.testing.assert_array_equal(value, arrays[name])
+    for name, value in loaded.statistics.items():
+      np.testing.assert_array_equal(value, arrays[name])

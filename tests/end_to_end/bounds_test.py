@@ -2,10 +2,6 @@
 
 import pytest
 
-from tff_shift.binaries import dynamic_personalization
-from tff_shift.binaries import evolving
-from tff_shift.binaries import online_adaptation
-
 CIRCLE = """
   --dataset=circle --num_domains=3 --max_examples_per_domain=60 --num_clients=4
   --rounds=2 --evaluate_every=1 --local_steps=3 --participation=0.5 --bounds
@@ -21,7 +17,7 @@ BASELINES = (
 
 @pytest.mark.long
 def test_evolving_has_floor_ceiling_and_forgetting(run):
-  ended = run(evolving, CIRCLE, "--algorithm=fed_avg,fed_rep", errors="")
+  ended = run("evolving", CIRCLE, "--algorithm=fed_avg,fed_rep", errors="")
   runs = {each["algorithm"]: each for each in ended.runs}
   assert list(runs) == ["fed_avg", "fed_rep", *BASELINES, "pooled"]
   assert "majority_class" in ended.output and "pooled" in ended.output
@@ -39,7 +35,7 @@ def test_evolving_has_floor_ceiling_and_forgetting(run):
 
 @pytest.mark.slow
 def test_ceiling_without_one_setting_is_left_out_with_a_reason(run):
-  ended = run(evolving, CIRCLE, "--algorithm=fed_rep")
+  ended = run("evolving", CIRCLE, "--algorithm=fed_rep")
   names = [each["algorithm"] for each in ended.runs]
   assert names == ["fed_rep", *BASELINES]
   assert "--bounds: pooled is not computed" in ended.errors
@@ -54,7 +50,7 @@ def test_online_adaptation_has_a_reset_control(run, tmp_path):
     --bounds
   """
   cache = f"--cache_dir={tmp_path / 'cache'}"
-  ended = run(online_adaptation, flags, cache, errors="")
+  ended = run("online_adaptation", flags, cache, errors="")
   runs = {each["algorithm"]: each["metrics"] for each in ended.runs}
   assert list(runs) == ["fth", "fth_reset", "source", "majority_class"]
   for name in ("fth", "fth_reset"):
@@ -77,7 +73,7 @@ def test_streams_that_drift_have_a_floor_each(run, tmp_path):
   cache = f"--cache_dir={tmp_path / 'cache'}"
   floors = {
     each["setting"]["test_distribution"]: each["metrics"]["accuracy"]["mean"]
-    for each in run(dynamic_personalization, flags, cache, errors="").runs
+    for each in run("dynamic_personalization", flags, cache, errors="").runs
     if each["algorithm"] == "majority_class"
   }
   assert list(floors) == ["iid", "0.9"]

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tff_shift.binaries import evolving
 from tff_shift.data.shifts import concepts
 
 _SMALL = """
@@ -16,7 +15,7 @@ _SMALL = """
 def test_settings_and_figure_show_the_concepts(run, drawn_figures):
   with drawn_figures("concepts"):
     ended = run(
-      *(evolving, _SMALL, "--algorithm=fed_avg --concept_drift=staggered"),
+      *("evolving", _SMALL, "--algorithm=fed_avg --concept_drift=staggered"),
       "--select=last_source --learning_rate=0.1,0.2 --bounds",
     )
   assert "pooled is not computed: with --concept_drift" in ended.errors
@@ -32,7 +31,7 @@ def test_settings_and_figure_show_the_concepts(run, drawn_figures):
 def test_plan_has_the_concepts_that_its_flags_determine(planned, tmp_path):
   flags = "--algorithm=fed_avg --concept_drift=groups --seeds=0,5"
   output = f"--output_dir={tmp_path / 'run'}"
-  plan = planned(evolving, [_SMALL, flags, output])
+  plan = planned("evolving", [_SMALL, flags, output])
   for seed in (0, 5):
     expected = concepts.draw(
       "groups", num_clients=4, num_domains=6, num_classes=2, seed=seed

@@ -6,8 +6,6 @@ import os
 import pytest
 
 from tests.fixtures import tables
-from tff_shift.binaries import evolving
-from tff_shift.binaries import online_adaptation
 from tff_shift.command_line.flags import config_file
 
 
@@ -77,7 +75,7 @@ def test_file_that_has_no_flags_is_refused(text, message, refused, tmp_path):
   path = tmp_path / "run.yaml"
   if text is not None:
     path.write_text(text)
-  line = refused(evolving, f"--config={path}")
+  line = refused("evolving", f"--config={path}")
   assert f"--config={path}: {message}" in line
 
 
@@ -88,7 +86,7 @@ def test_endless_files_are_refused(refused, tmp_path):
   endless.symlink_to("/dev/zero")
   kinds = {pipe: "a named pipe", endless: "a device", tmp_path: "a folder"}
   for path, kind in kinds.items():
-    line = refused(evolving, f"--config={path}")
+    line = refused("evolving", f"--config={path}")
     assert f"--config={path}: it is {kind}; it must be a file" in line
 
 
@@ -101,7 +99,7 @@ def test_algorithm_of_an_import_in_a_file_is_known(
   path.write_text(f"import: {module}\n")
   argv = ["evolving", f"--config={path}"]
   monkeypatch.setattr("sys.argv", argv)
-  assert run_here(evolving, argv[1:]) == 2
+  assert run_here("evolving", argv[1:]) == 2
   assert "--import: " in capsys.readouterr().err
 
 
@@ -119,16 +117,16 @@ def test_config_of_a_run_repeats_it(run, tmp_path):
   cache = f"--cache_dir={tmp_path / 'cache'} --algorithm=source"
   for binary, dataset, flags in (
     (
-      *(evolving, "--dataset=circle"),
+      *("evolving", "--dataset=circle"),
       "--num_domains=3 --num_clients=2 --algorithm=fed_avg --rounds=1",
     ),
     (
-      *(online_adaptation, f"--dataset={path}"),
+      *("online_adaptation", f"--dataset={path}"),
       f"--label=label --client=client --time=month {cache}",
     ),
   ):
-    first = run(binary, dataset, flags, "--noprogress", folder=binary.__name__)
+    first = run(binary, dataset, flags, "--noprogress", folder=binary)
     config = f"--config={first.folder / 'config.json'}"
     # A run does not record the folders of files.
-    again = run(binary, config, dataset, folder=f"{binary.__name__}_again")
+    again = run(binary, config, dataset, folder=f"{binary}_again")
     assert again.rows == first.rows

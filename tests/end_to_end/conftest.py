@@ -4,6 +4,7 @@ import contextlib
 import csv
 import functools
 import gc
+import importlib
 import io
 import json
 import os
@@ -14,6 +15,7 @@ import sys
 from typing import NamedTuple
 
 import numpy as np
+import pandas
 import pytest
 import tensorflow as tf
 from absl import flags
@@ -29,6 +31,7 @@ from tff_shift.command_line.flags import metric_flags
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import server_optimizer_flags
 from tff_shift.reporting.figures import drawing
+from tff_shift.simulation.storage import results
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -152,8 +155,15 @@ def _split(arguments):
   return [flag for split in flags for flag in split if flag]
 
 
+def _module(binary):
+  """A binary that is a module, or the name of one of the package."""
+  if isinstance(binary, str):
+    return importlib.import_module(f"tff_shift.binaries.{binary}")
+  return binary
+
+
 def _run_here(binary, arguments, main=None, **options):
-  arguments = _split(arguments)
+  binary, arguments = _module(binary), _split(arguments)
   # A scenario in one file is its own configuration's module.
   flags_of = planning = getattr(binary, "planning", binary)
   if hasattr(planning, "SCENARIO"):
@@ -179,8 +189,9 @@ def _run_here(binary, arguments, main=None, **options):
 def run_here():
   """Returns `run(binary, arguments, main=None, **options) -> exit code`.
 
-  It runs the binary, a module, in this process, or `main` in its place; options
-  are `program.run`'s. Arguments are a text or several, of one flag or more.
+  It runs the binary, a module or its name, in this process, or `main` in its
+  place; options are `program.run`'s. Arguments are a text or several, of one
+  flag or more.
   """
   return _run_here
 
@@ -198,6 +209,12 @@ class Run(NamedTuple):
     """The rows of metrics.csv."""
     with open(self.folder / "metrics.csv", encoding="utf-8") as file:
       return list(csv.DictReader(file))
+
+  @property
+  def frame(self):
+    """The rows of metrics.csv as a data frame."""
+    path = self.folder / "metrics.csv"
+    return pandas.read_csv(path, float_precision="round_trip")
 
   @property
   def runs(self):
@@ -239,6 +256,19 @@ def run_in():
   return run
 
 
+@pytest.fixture(scope="session")
+def run_once(run_in, tmp_path_factory):
+  """Returns `run(binary, *flags, folder="run", ...)`: it is kept for a module.
+
+  It is `run_in` a new folder.
+  """
+
+  def run(*given, folder="run", **options):
+    return run_in(tmp_path_factory.mktemp("runs") / folder, *given, **options)
+
+  return run
+
+
 @pytest.fixture
 def run(run_in, tmp_path):
   """Returns `run(binary, *flags, folder="run", ...)`: `run_in` a new folder."""
@@ -258,12 +288,35 @@ def planned(run_here):
     found = []
 
     def main():
-      found.append((ask or binary.planning.make_plan)())
+      found.append((ask or _module(binary).planning.make_plan)())
 
     assert run_here(binary, arguments, main) == 0
     return found[0]
 
   return plan
+
+
+@contextlib.contextmanager
+def _stopped_at(**values):
+  write = results.RunFolder.write_metrics
+
+  def stop(self, row):
+    if values.items() <= row.items():
+      raise KeyboardInterrupt
+    write(self, row)
+
+  with pytest.MonkeyPatch.context() as patches:
+    patches.setattr(results.RunFolder, "write_metrics", stop)
+    yield
+
+
+@pytest.fixture(scope="session")
+def stopped_at():
+  """Returns `stopped_at(**values)`.
+
+  Within its `with`, Ctrl-C comes before a row with these values is written.
+  """
+  return _stopped_at
 
 
 def _content(folder):
@@ -285,7 +338,7 @@ def refused(tmp_path, capsys):
   """
 
   def run(binary, arguments, **options):
-    arguments = _split(arguments)
+    binary, arguments = _module(binary), _split(arguments)
     if hasattr(getattr(binary, "planning", binary), "SCENARIO"):
       arguments = [f"--output_dir={tmp_path / 'run'}", *arguments]
     before = _content(tmp_path)

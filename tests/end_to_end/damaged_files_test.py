@@ -8,10 +8,7 @@ import pytest
 
 from examples import tiny_llama
 from experiments import reproduce
-from tff_shift.binaries import evolving
-from tff_shift.binaries import online_adaptation
-from tff_shift.binaries import predict
-from tff_shift.binaries import report
+from tests.fixtures import tables
 from tff_shift.reporting import summary
 from tff_shift.simulation.storage import results
 
@@ -44,68 +41,58 @@ def folder(tmp_path):
   return folder.path
 
 
-def _truncate(path):
-  path.write_bytes(path.read_bytes()[:-9])
+def _damage(path, fields):
+  """Cuts a file that has no new fields."""
+  if fields is None:
+    path.write_bytes(path.read_bytes()[:-9])
+  else:
+    _change(path, **fields)
 
 
 @pytest.mark.parametrize(
-  "name, damage, message",
-  [
-    ("config.json", _truncate, "config.json: Input data was truncated"),
-    (
-      "summary.json",
-      lambda path: _change(path, format=7),
-      "summary.json: it has format 7, and this version of tff_shift reads"
-      " format 1",
-    ),
-    (
-      "summary.json",
-      lambda path: _change(path, runs=[3]),
-      "summary.json: Expected `object`, got `int` - at `$.runs[0]`",
-    ),
-    (
-      "metrics.csv",
-      lambda path: path.write_text(f"a\n{2**18 * '1'}\n"),
-      "metrics.csv: field larger",
-    ),
-    (
-      "config.json",
-      lambda path: _change(path, flags={"seeds": ["0", "x"]}),
-      "flags.seeds: invalid literal for int",
-    ),
-    (
-      "config.json",
-      lambda path: _change(path, flags={"seeds": ["0", "1"]}),
-      "summary.json: runs[0].metrics.client_accuracy has 1 values for 2 seeds",
-    ),
-  ],
+  "name, fields, message",
+  tables.cases("""
+"config.json", None
+    config.json: Input data was truncated
+"summary.json", {"format": 7}
+    summary.json: it has format 7, and this version of tff_shift reads format 1
+"summary.json", {"runs": [3]}
+    summary.json: Expected `object`, got `int` - at `$.runs[0]`
+"config.json", {"flags": {"seeds": ["0", "x"]}}
+    flags.seeds: invalid literal for int
+"config.json", {"flags": {"seeds": ["0", "1"]}}
+    summary.json: runs[0].metrics.client_accuracy has 1 values for 2 seeds
+"metrics.csv", {}
+    metrics.csv: field larger
+"""),
 )
-def test_report(refused, folder, tmp_path, name, damage, message):
-  damage(folder / name)
+def test_report(refused, folder, tmp_path, name, fields, message):
+  if name == "metrics.csv":
+    (folder / name).write_text(f"a\n{2**18 * '1'}\n")
+  else:
+    _damage(folder / name, fields)
   arguments = [str(folder), f"--output_dir={tmp_path / 'page'}"]
-  assert message in refused(report, arguments, takes_arguments=True)
+  assert message in refused("report", arguments, takes_arguments=True)
 
 
 @pytest.mark.parametrize(
-  "damage, message",
-  [
-    (_truncate, "config.json: Input data was truncated"),
-    (
-      lambda path: _change(path, format=1),
-      "config.json: it has format 1, and this version of tff_shift reads format"
-      " 2",
-    ),
-  ],
+  "fields, message",
+  tables.cases("""
+None
+    config.json: Input data was truncated
+{"format": 1}
+    config.json: it has format 1, and this version of tff_shift reads format 2
+"""),
 )
-def test_resumption(refused, folder, damage, message):
-  damage(folder / "config.json")
-  found = refused(evolving, [_RESUMED, f"--output_dir={folder}"])
+def test_resumption(refused, folder, fields, message):
+  _damage(folder / "config.json", fields)
+  found = refused("evolving", [_RESUMED, f"--output_dir={folder}"])
   assert message in found and "--overwrite in place of --resume" in found
 
 
 def test_run_that_drew_other_numbers_does_not_go_on(refused, folder):
   _change(folder / "config.json", draws=1)
-  assert refused(evolving, [_RESUMED, f"--output_dir={folder}"]) == (
+  assert refused("evolving", [_RESUMED, f"--output_dir={folder}"]) == (
     f"evolving: --resume: the run in {folder} was started by another version"
     " of tff_shift, which draws other random numbers; start a new run, with"
     " --overwrite or in another --output_dir\n"
@@ -113,41 +100,34 @@ def test_run_that_drew_other_numbers_does_not_go_on(refused, folder):
 
 
 @pytest.mark.parametrize(
-  "damage, message",
-  [
-    (_truncate, "model.json: Input data was truncated"),
-    (
-      lambda path: _change(path, format=1),
-      "model.json: it has format 1, and this version of tff_shift reads format"
-      " 3",
-    ),
-  ],
+  "fields, message",
+  tables.cases("""
+None
+    model.json: Input data was truncated
+{"format": 1}
+    model.json: it has format 1, and this version of tff_shift reads format 3
+"""),
 )
-def test_prediction(refused, served_federation, tmp_path, damage, message):
+def test_prediction(refused, served_federation, tmp_path, fields, message):
   folder = shutil.copytree(served_federation, tmp_path / "model")
-  damage(folder / "model.json")
+  _damage(folder / "model.json", fields)
   np.savez(tmp_path / "x.npz", x=np.zeros((2, 2), np.float32))
   flags = f"--model={folder} --input={tmp_path}/x.npz"
-  assert message in refused(predict, f"{flags} --output={tmp_path}/y.npz")
+  assert message in refused("predict", f"{flags} --output={tmp_path}/y.npz")
 
 
 @pytest.mark.parametrize(
-  "damage, message",
-  [
-    (
-      lambda path: _change(path, format=0),
-      "plan.json: it has format 0, and this version of tff_shift reads format"
-      " 1",
-    ),
-    (
-      lambda path: _change(path, more_flags=["--unheard_of=1"]),
-      "plan.json: experiments.evolving has no flag --unheard_of",
-    ),
-  ],
+  "fields, message",
+  tables.cases("""
+{"format": 0}
+    plan.json: it has format 0, and this version of tff_shift reads format 1
+{"more_flags": ["--unheard_of=1"]}
+    plan.json: experiments.evolving has no flag --unheard_of
+"""),
 )
-def test_reproduction(refused, tmp_path, damage, message):
+def test_reproduction(refused, tmp_path, fields, message):
   (tmp_path / "plan.json").write_text('{"format": 1, "reduce": {}}')
-  damage(tmp_path / "plan.json")
+  _damage(tmp_path / "plan.json", fields)
   arguments = ["demo/digits", "--resume", f"--output_dir={tmp_path}"]
   assert message in refused(reproduce, arguments, takes_arguments=True)
 
@@ -157,5 +137,5 @@ def test_language_model(refused, tmp_path):
   tiny_llama.write(folder, width=32, num_layers=2)
   _change(folder / "config.json", num_hidden_layers=10**9)
   flags = "--dataset=synthetic_relations --algorithm=fed_ade"
-  found = refused(online_adaptation, f"{flags} --model_dir={folder}")
+  found = refused("online_adaptation", f"{flags} --model_dir={folder}")
   assert "json: Expected `int` <= 4096 - at `$.num_hidden_layers`" in found

@@ -2,10 +2,7 @@
 
 import re
 
-import numpy as np
 import pytest
-
-from tff_shift.binaries import dynamic_personalization
 
 # The contract runs over all of them; here are those that differ in what they
 # leave.
@@ -27,21 +24,18 @@ def cache_dir(tmp_path_factory):
 @pytest.mark.slow
 class TestWholeRun:
   @pytest.fixture(scope="class")
-  def finished(self, run_in, cache_dir, tmp_path_factory):
-    return run_in(
-      tmp_path_factory.mktemp("runs") / "all",
-      *(dynamic_personalization, _SMALL, _SMALL_META, cache_dir),
+  def finished(self, run_once, cache_dir):
+    return run_once(
+      *("dynamic_personalization", _SMALL, _SMALL_META, cache_dir),
       f"--algorithm={','.join(_ALGORITHMS)} --seeds=0,1",
       "--test_distributions=iid,0.9",
       errors="",
     )
 
   def test_rows_are_those_of_every_period(self, finished):
-    assert [
-      (r["algorithm"], r["seed"], r["test_distribution"], r["period"])
-      for r in finished.rows
-    ] == [
-      (name, seed, distribution, period)
+    columns = "algorithm", "seed", "test_distribution", "period"
+    assert [",".join(map(row.get, columns)) for row in finished.rows] == [
+      f"{name},{seed},{distribution},{period}"
       for name in _ALGORITHMS
       for seed in "01"
       for distribution in ("iid", "0.9")
@@ -58,31 +52,25 @@ class TestWholeRun:
     assert any(name.endswith("seed_1/0.9/accuracy") for name in found)
 
   def test_summary_is_the_mean_over_the_periods(self, finished):
-    rows, runs = finished.rows, finished.runs
-    assert len(runs) == 2 * len(_ALGORITHMS)
-    for run in runs:
-      found = run["setting"].get("representation_size")
-      assert found == (64 if run["algorithm"] == "fed_3da" else None)
-      distribution = run["setting"]["test_distribution"]
-      for seed in (0, 1):
-        mine = [
-          r
-          for r in rows
-          if (r["algorithm"], r["seed"], r["test_distribution"])
-          == (run["algorithm"], str(seed), distribution)
-        ]
-
-        def value(name, seed=seed, metrics=run["metrics"]):
-          return metrics[name]["seeds"][seed]
-
-        accuracy = [float(r["accuracy"]) for r in mine]
-        assert value("accuracy") == pytest.approx(np.mean(accuracy))
-        requests = [float(r["requests"]) for r in mine]
-        assert value("request_share") == pytest.approx(
-          100 * np.mean(requests) / 3
-        )
-        found = value("true_positive_rate")
-        assert (found is None) == (distribution == "iid")
+    means = finished.frame.groupby(["algorithm", "test_distribution", "seed"])[
+      ["accuracy", "requests"]
+    ].mean()
+    assert len(finished.runs) == 2 * len(_ALGORITHMS)
+    for run in finished.runs:
+      name, setting, metrics = (
+        run[key] for key in ("algorithm", "setting", "metrics")
+      )
+      found = setting.get("representation_size")
+      assert found == (64 if name == "fed_3da" else None)
+      distribution = setting["test_distribution"]
+      expected = means.xs((name, distribution))
+      for metric, values in (
+        ("accuracy", expected["accuracy"]),
+        ("request_share", 100 * expected["requests"] / 3),
+      ):
+        assert metrics[metric]["seeds"] == pytest.approx(values.tolist())
+      rates = metrics["true_positive_rate"]["seeds"]
+      assert [rate is None for rate in rates] == [distribution == "iid"] * 2
 
   def test_figures_are_there(self, finished):
     kinds = "accuracy", "distance", "clients"
@@ -95,7 +83,7 @@ class TestWholeRun:
 @pytest.mark.long
 def test_selection_looks_at_validation_alone(run, cache_dir):
   ended = run(
-    *(dynamic_personalization, _SMALL, cache_dir),
+    *("dynamic_personalization", _SMALL, cache_dir),
     "--algorithm=local --learning_rate=1e-9,0.1 --select=validation",
     "--test_distributions=0.9",
   )
@@ -128,7 +116,7 @@ def test_drift_is_always_seen_and_lengths_of_r_are_compared(run, tmp_path):
     --apply_update=current
   """
   cache = f"--cache_dir={tmp_path / 'cache'}"
-  ended = run(dynamic_personalization, _SMALL, _SMALL_META, flags, cache)
+  ended = run("dynamic_personalization", _SMALL, _SMALL_META, flags, cache)
   assert [
     (r["algorithm"], r["representation_size"], r["requests"])
     for r in ended.rows
@@ -138,16 +126,3 @@ def test_drift_is_always_seen_and_lengths_of_r_are_compared(run, tmp_path):
   settings = [each["setting"] for each in ended.runs]
   assert [each["representation_size"] for each in settings] == [6, 10]
   assert {each["distance_threshold"] for each in settings} == {0}
-
-
-@pytest.mark.slow
-def test_every_pair_of_rates_is_chosen(planned):
-  rates = "--learning_rate=0.1,0.2 --meta_learning_rate=0.01,0.02"
-  plan = planned(
-    dynamic_personalization, [_SMALL, "--algorithm=p_fed_hn", rates]
-  )
-  found = [
-    (each.hparams.learning_rate, each.hparams.meta_learning_rate)
-    for each in plan.trials
-  ]
-  assert sorted(found) == [(0.1, 0.01), (0.1, 0.02), (0.2, 0.01), (0.2, 0.02)]

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from tff_shift.binaries import evolving
-from tff_shift.binaries import guidance
+from tests.fixtures import trees
 
 _SMALL = """
   --dataset=circle --num_domains=4 --max_examples_per_domain=60 --num_clients=6
@@ -16,7 +15,7 @@ _SMALL = """
 def _weights(folder):
   (path,) = folder.rglob("weights.npz")
   with np.load(path) as weights:
-    return {name: weights[name] for name in weights}
+    return dict(weights)
 
 
 @pytest.mark.long
@@ -24,7 +23,7 @@ def test_best_round_is_kept_as_if_the_run_had_ended_there(run):
   """Accuracy is 50 % after each round, so the first one is the best."""
 
   def run_to(folder, flags):
-    ended = run(evolving, _SMALL, flags, folder=folder)
+    ended = run("evolving", _SMALL, flags, folder=folder)
     (found,) = ended.runs
     return found, ended.rows, _weights(ended.folder)
 
@@ -33,9 +32,7 @@ def test_best_round_is_kept_as_if_the_run_had_ended_there(run):
   assert [float(row["validation_accuracy"]) for row in rows] == [50, 50, 50]
   for name, values in short["metrics"].items():
     assert found["metrics"][name] == values
-  assert weights.keys() == best_weights.keys()
-  for name, value in best_weights.items():
-    np.testing.assert_array_equal(weights[name], value)
+  trees.assert_equal(weights, best_weights)
   # Two rounds without a better one end a run of ten, resumed or not.
   flags = "--keep=best --stop_after=2 --checkpoint_every=1"
   _, stopped_rows, _ = run_to("stopped", f"--rounds=10 {flags}")
@@ -46,15 +43,14 @@ def test_best_round_is_kept_as_if_the_run_had_ended_there(run):
   )
   assert resumed_rows == stopped_rows
   assert resumed["metrics"] == found["metrics"]
-  for name, value in best_weights.items():
-    np.testing.assert_array_equal(weights[name], value)
+  trees.assert_equal(weights, best_weights)
 
 
 @pytest.mark.long
 def test_guidance_does_not_train_on_validation_examples(run):
   plain, validated = (
     run(
-      *(guidance, "--algorithm=fed_avg --num_clients=2 --rounds=2"),
+      *("guidance", "--algorithm=fed_avg --num_clients=2 --rounds=2"),
       "--evaluate_every=1 --max_examples=200 --noprogress",
       f"--keep={kept}",
       folder=kept,
@@ -68,7 +64,7 @@ def test_guidance_does_not_train_on_validation_examples(run):
 
 @pytest.mark.slow
 def test_run_that_may_have_kept_its_last_round_cannot_be_extended(run):
-  flags = evolving, _SMALL, "--keep=best --evaluate_every=2"
+  flags = "evolving", _SMALL, "--keep=best --evaluate_every=2"
   run(*flags, "--rounds=1")
   ended = run(*flags, "--rounds=2 --resume", code=2)
   assert "--keep=best may have kept round 1" in ended.errors

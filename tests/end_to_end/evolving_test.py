@@ -1,11 +1,10 @@
 """The binary `experiments.evolving`, run whole."""
 
 import json
-import math
 
+import numpy as np
 import pytest
 
-from tff_shift.binaries import evolving
 from tff_shift.command_line.tuning import trials
 
 # The contract runs over all of them; here are those that differ in what they
@@ -23,12 +22,11 @@ _SMALL = """
 
 
 @pytest.fixture(scope="module")
-def finished(run_in, drawn_figures, tmp_path_factory):
+def finished(run_once, drawn_figures):
   """A run of all algorithms."""
   with drawn_figures(*_FIGURES):
-    return run_in(
-      tmp_path_factory.mktemp("runs") / "all",
-      *(evolving, _SMALL, f"--algorithm={','.join(_ALGORITHMS)} --seeds=0,1"),
+    return run_once(
+      *("evolving", _SMALL, f"--algorithm={','.join(_ALGORITHMS)} --seeds=0,1"),
       errors="",
     )
 
@@ -49,37 +47,36 @@ class TestWholeRun:
       has_server = run["algorithm"] not in ("fed_rep", "flute", "local")
       assert ("server_accuracy" in run["metrics"]) == has_server
       for metric in run["metrics"].values():
-        assert len(metric["seeds"]) == 2
-        assert all(0 <= value <= 100 for value in metric["seeds"])
-        mean = sum(metric["seeds"]) / 2
-        assert metric["mean"] == pytest.approx(mean)
-        assert metric["std"] == pytest.approx(
-          math.sqrt(sum((v - mean) ** 2 for v in metric["seeds"]))
-        )
+        seeds = metric["seeds"]
+        assert len(seeds) == 2 and all(0 <= value <= 100 for value in seeds)
 
   def test_metrics_have_a_row_per_evaluation(self, finished):
-    rows = finished.rows
-    assert [(row["algorithm"], row["seed"], row["round"]) for row in rows] == [
-      (name, seed, num) for name in _ALGORITHMS for seed in "01" for num in "12"
+    columns = "algorithm", "seed", "round"
+    assert [",".join(map(row.get, columns)) for row in finished.rows] == [
+      f"{name},{seed},{num}"
+      for name in _ALGORITHMS
+      for seed in "01"
+      for num in "12"
     ]
-    assert all(float(row["train_loss"]) > 0 for row in rows)
+    assert (finished.frame["train_loss"] > 0).all()
 
   def test_summary_has_the_last_evaluation_and_the_mean_of_the_last(
     self, finished
   ):
+    accuracies = finished.frame.groupby(["algorithm", "seed"])[
+      "client_accuracy"
+    ]
     for run in finished.runs:
       # Two are fewer than three.
       assert run["setting"]["mean_of_last"] == 3
-      for seed, mean in enumerate(
-        run["metrics"]["mean_of_last_client_accuracy"]["seeds"]
-      ):
-        first, last = (
-          float(row["client_accuracy"])
-          for row in finished.rows
-          if (row["algorithm"], row["seed"]) == (run["algorithm"], str(seed))
-        )
-        assert mean == pytest.approx((first + last) / 2)
-        assert last == run["metrics"]["client_accuracy"]["seeds"][seed]
+      name, metrics = run["algorithm"], run["metrics"]
+      means, last = (
+        values.xs(name).tolist()
+        for values in (accuracies.mean(), accuracies.last())
+      )
+      seeds = metrics["mean_of_last_client_accuracy"]["seeds"]
+      assert seeds == pytest.approx(means)
+      assert metrics["client_accuracy"]["seeds"] == last
     assert (
       "server accuracy, mean of the last evaluations (%)"
       in finished.output.splitlines()[1]
@@ -99,7 +96,7 @@ class TestWholeRun:
     """Into a folder that is not overwritten silently."""
     (tmp_path / "metrics.csv").write_text("precious\n")
     flags = "--algorithm=fed_evp --seeds=0,1 --max_concurrent_clients=1"
-    given = evolving, _SMALL, flags
+    given = "evolving", _SMALL, flags
     assert "--overwrite" in run(*given, folder=".", code=2).errors
     assert (tmp_path / "metrics.csv").read_text() == "precious\n"
     ended = run(*given, "--overwrite", folder=".")
@@ -114,29 +111,25 @@ class TestWholeRun:
 @pytest.mark.slow
 def test_batches_of_clients_give_the_same_rows(finished, run):
   flags = "--algorithm=fed_evp --seeds=0 --batch_clients=true"
-  given = evolving, _SMALL, flags
+  given = "evolving", _SMALL, flags
   refused = run(*given, "--executor=local", code=2)
   message = "batch_clients is a setting of the executor in_process"
   assert message in refused.errors
   ended = run(*given)
-  rows = ended.rows
-  expected = [
-    row
-    for row in finished.rows
-    if (row["algorithm"], row["seed"]) == ("fed_evp", "0")
-  ]
-  assert len(rows) == len(expected) == 2
-  for row, other in zip(rows, expected, strict=True):
-    for name in ("train_loss", "client_accuracy"):
-      assert float(row[name]) == pytest.approx(float(other[name]), rel=1e-4)
+  rows, expected = (
+    each.frame.query("algorithm == 'fed_evp' and seed == 0")
+    for each in (ended, finished)
+  )
+  assert len(rows) == 2
+  names = ["train_loss", "client_accuracy"]
+  np.testing.assert_allclose(rows[names], expected[names], rtol=1e-4)
   config = ended.config
   assert config["batch_memory"] > 2**20
   # As if it had begun on a smaller machine.
   config["batch_memory"] = 2**24
   # And with the other form of convolutions.
-  forms = ["groups", "patches"]
-  forms.remove(config["batch_convolutions"])
-  config["batch_convolutions"] = forms[0]
+  forms = {"groups", "patches"} - {config["batch_convolutions"]}
+  config["batch_convolutions"] = forms.pop()
   (ended.folder / "config.json").write_text(json.dumps(config))
   resumed = run(*given, "--rounds=3 --resume")
   assert resumed.config["batch_memory"] == 2**24
@@ -146,41 +139,35 @@ def test_batches_of_clients_give_the_same_rows(finished, run):
 
 @pytest.mark.long
 def test_selection_runs_each_setting_and_keeps_the_best(run):
-  name, labels = "local_steps", ("1", "2")
   ended = run(
-    *(evolving, _SMALL, f"--algorithm=local --{name}={','.join(labels)}"),
+    *("evolving", _SMALL, "--algorithm=local --local_steps=1,2"),
     "--rounds=4 --select=last_source --all_settings",
   )
-  rows = ended.rows
-  scores = {
-    label: float(row["client_accuracy"])
-    for label in labels
-    for row in rows
-    if row["held_out"] == "last_source" and row[name] == label
-  }
-  assert len(scores) == 2
+  rows = ended.frame
+  scores = (
+    rows[rows["held_out"] == "last_source"]
+    .groupby("local_steps")["client_accuracy"]
+    .last()
+  )
   # The first one wins a draw.
-  best = max(labels, key=scores.get)
-  is_chosen = {
-    str(run["setting"][name]): run["setting"]["selection"] == "last_source"
-    for run in ended.runs
-  }
+  assert scores.index.tolist() == [1, 2]
+  best = scores.idxmax()
+  spent = {run["setting"]["local_steps"]: run for run in ended.runs}
+  assert {
+    steps: run["setting"]["selection"] == "last_source"
+    for steps, run in spent.items()
+  } == {steps: steps == best for steps in (1, 2)}
   # One and two iterations of each domain. Local training sends reports alone.
-  spent = {run["setting"][name]: run for run in ended.runs}
   assert spent[2]["gradients"] == 2 * spent[1]["gradients"] > 0
   assert spent[1]["bytes_up"] == spent[2]["bytes_up"] == 24
   # The others are run where all are asked for.
-  assert is_chosen == {label: label == best for label in labels}
-  assert {
-    row[name] for row in rows if row["held_out"] == "target"
-  } == is_chosen.keys()
-  chosen = f"chosen: local, {name.replace('_', ' ')} {float(best):g}\n"
-  assert chosen in ended.output
+  assert {*rows[rows["held_out"] == "target"]["local_steps"]} == {1, 2}
+  assert f"chosen: local, local steps {best}\n" in ended.output
 
 
 def test_combinations_are_of_what_an_algorithm_has(planned):
   flags = "--algorithm=fed_avg,fed_rep --optimizer=adam,sgd --head_steps=1,2"
-  found = planned(evolving, flags, lambda: trials.chosen("evolving"))
+  found = planned("evolving", flags, lambda: trials.chosen("evolving"))
   # What fed_avg lacks does not multiply it.
   optimizers = [("optimizer", name) for name in ("adam", "sgd")]
   assert [(each.algorithm, *each.compared.items()) for each in found] == [

@@ -7,6 +7,7 @@ import pandas
 import pytest
 
 import tff_shift
+from tests.fixtures.arrays import normal
 from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
@@ -115,32 +116,10 @@ _VECTORS = {
 }
 
 
-@pytest.mark.parametrize("binary", _VECTORS, ids=name_of)
-def test_features_are_standardized_by_the_training_part(
-  make_plan, binary, table
-):
-  if binary is not evolving:
-    with np.load(table) as arrays:
-      np.savez(table, x=arrays["x"], y=arrays["y"])
-  flags = _VECTORS[binary], f"--dataset={table}"
-  plan, _ = make_plan(binary, *flags)
+def test_features_are_not_scaled_by_default(make_plan, table):
+  plan, _ = make_plan(evolving, f"--dataset={table}")
   assert plan.model.input_scaling == input_scaling.ZERO_ONE
   assert plan.settings["input_scaling"] is None
-  plan, x = make_plan(binary, *flags, "--input_scaling=standardized")
-  scaling = plan.model.input_scaling
-  assert plan.settings["input_scaling"] == "standardized"
-  # In float64: sums of float32 numbers are rounded.
-  np.testing.assert_allclose(
-    scaling.mean, x.mean(axis=0, dtype=np.float64), rtol=1e-9
-  )
-  np.testing.assert_allclose(
-    scaling.deviation[:2], x.std(axis=0, dtype=np.float64)[:2], rtol=1e-9
-  )
-  assert scaling.deviation[2] == 1
-  # Not by all examples.
-  assert len(x) < 600
-  if binary is dynamic_personalization:
-    assert plan.extractor.input_scaling == scaling
 
 
 @pytest.mark.long
@@ -207,147 +186,145 @@ def test_run_goes_on_with_other_seeds_but_no_other_numbers(run):
   assert errors.count("\n") == 1
 
 
-@pytest.fixture
-def model_of(planned):
-  """Returns `model(flags, seed, is_test)`: that of a run, and its data."""
-
-  def find(flags, seed, is_test=True):
-    def ask():
-      plan = evolving.planning.make_plan()
-      scenario = evolving_runs.Evolving(plan)
-      data = scenario.data(seed, is_test=is_test)
-      return scenario.model(plan.trials[0], data), data
-
-    return planned(evolving, flags, ask)
-
-  return find
-
-
 def is_among(part, x):
   """Whether rows of x are among those of a part of it, [n]."""
   return (x[:, np.newaxis] == part).all(axis=2).any(axis=1)
 
 
-def _source_inputs(clients):
-  return np.concatenate([client.train.x for client in clients])
-
-
 _SCALED = "--input_scaling=standardized"
+
+
+_X = normal(0, 400, 2)
+_Y = np.arange(400) % 3
+_OWNERS = {
+  "domain": np.arange(400) // 100,
+  "client": np.array(list("pqrs"))[np.arange(400) % 4],
+}
 
 
 class TestHeldOut:
   """The scaling of a run does not depend on what it holds out."""
 
-  CLIENTS = np.array(list("pqrs"))[np.arange(400) % 4]
-
   @pytest.fixture
   def save(self, tmp_path):
-    """Returns `save(poisoned) -> flags`, which scales chosen rows by 1000."""
+    """Returns `save(poisoned, owners) -> flag`, which scales rows by 1000."""
 
-    def save_file(poisoned=()):
-      rng = np.random.default_rng(0)
-      x = rng.normal(size=(400, 2)).astype(np.float32)
+    def save_file(poisoned=(), owners=_OWNERS):
+      x = _X.copy()
       x[poisoned, :] *= 1000
-      domain = np.arange(400) // 100
-      y = np.arange(400) % 3
-      path = tmp_path / "poisoned.npz"
-      np.savez(path, x=x, y=y, domain=domain, client=self.CLIENTS)
-      return [f"--dataset={path}", f"--algorithm=fed_avg --model=mlp {_SCALED}"]
+      np.savez(tmp_path / "poisoned.npz", x=x, y=_Y, **owners)
+      return f"--dataset={tmp_path / 'poisoned.npz'} {_SCALED}"
 
     return save_file
 
-  def test_target_and_clients_that_never_train(self, model_of, save):
+  @pytest.fixture
+  def model_of(self, planned, save):
+    """Returns `model(poisoned, flags, ...)`: its scaling, and the clients."""
+
+    def find(poisoned, flags, seed=0, is_test=True):
+      def ask():
+        plan = evolving.planning.make_plan()
+        scenario = evolving_runs.Evolving(plan)
+        data = scenario.data(seed, is_test=is_test)
+        scaling = scenario.model(plan.trials[0], data).input_scaling
+        return scaling, data[-1]
+
+      given = save(poisoned), "--algorithm=fed_avg --model=mlp", flags
+      return planned(evolving, given, ask)
+
+    return find
+
+  def test_target_and_clients_that_never_train(self, model_of):
     new = "--num_new_clients=1"
-    expected, _ = model_of([*save(), new], 0)
-    poisoned = (np.arange(400) >= 300) | (self.CLIENTS == "s")
-    model, (*_, clients) = model_of([*save(poisoned), new], 0)
-    assert model.input_scaling == expected.input_scaling
-    x = _source_inputs(clients[:3])
-    np.testing.assert_allclose(model.input_scaling.deviation, x.std(axis=0))
+    expected, _ = model_of((), new)
+    poisoned = (_OWNERS["domain"] == 3) | (_OWNERS["client"] == "s")
+    scaling, clients = model_of(poisoned, new)
+    assert scaling == expected
+    x = np.concatenate([client.train.x for client in clients[:3]])
+    np.testing.assert_allclose(scaling.deviation, x.std(axis=0))
     # They do take part without the flag.
-    model, _ = model_of(save(poisoned), 0)
-    assert min(model.input_scaling.deviation) > 100
+    scaling, _ = model_of(poisoned, "")
+    assert min(scaling.deviation) > 100
 
-  def test_source_domain_that_selection_holds_out(self, model_of, save):
-    select = "--select=last_source", "--learning_rate=0.1,0.2"
-    expected, _ = model_of([*save(), *select], 0, is_test=False)
-    flags = [*save(np.arange(400) >= 200), *select]
-    model, _ = model_of(flags, 0, is_test=False)
-    assert model.input_scaling == expected.input_scaling
-    model, _ = model_of(flags, 0)
-    assert min(model.input_scaling.deviation) > 100
+  def test_source_domain_that_selection_holds_out(self, model_of):
+    select = "--select=last_source --learning_rate=0.1,0.2"
+    poisoned = _OWNERS["domain"] >= 2
+    clean, scaling = (
+      model_of(rows, select, is_test=False)[0] for rows in ((), poisoned)
+    )
+    assert scaling == clean
+    scaling, _ = model_of(poisoned, select)
+    assert min(scaling.deviation) > 100
 
-  def test_test_examples_of_a_seed(self, model_of, save):
-    flags = [*save(), "--seeds=0,1"]
-    first, _ = model_of(flags, 0)
-    second, (*_, clients) = model_of(flags, 1)
-    assert first.input_scaling != second.input_scaling
-    with np.load(flags[0].partition("=")[2]) as arrays:
-      x = arrays["x"]
+  def test_test_examples_of_a_seed(self, model_of):
+    seeds = "--seeds=0,1"
+    first, _ = model_of((), seeds)
+    second, clients = model_of((), seeds, 1)
+    assert first != second
     tested = np.concatenate([client.test.x for client in clients])
-    is_tested = is_among(tested, x)
+    is_tested = is_among(tested, _X)
     assert is_tested.sum() == len(tested)
-    poisoned, _ = model_of([*save(is_tested), "--seeds=0,1"], 1)
-    assert poisoned.input_scaling == second.input_scaling
+    assert model_of(is_tested, seeds, 1)[0] == second
     # Another seed trains on some of them.
-    poisoned, _ = model_of([*save(is_tested), "--seeds=0,1"], 0)
-    assert poisoned.input_scaling != first.input_scaling
+    assert model_of(is_tested, seeds)[0] != first
 
   def test_each_seed_runs_and_is_saved_with_its_own(self, run, save):
-    flags = "--seeds=0,1 --rounds=1 --noprogress --save_model"
-    ended = run(evolving, *save(), flags)
+    flags = """
+      --algorithm=fed_avg --model=mlp --seeds=0,1 --rounds=1 --noprogress
+      --save_model
+    """
+    ended = run(evolving, save(), flags)
     means = [
       json.loads(path.read_text())["network"]["input_mean"]
       for path in sorted(ended.folder.glob("model/**/model.json"))
     ]
     assert len(means) == 2 and means[0] != means[1]
 
-  @pytest.mark.parametrize(
-    "binary", [online_adaptation, dynamic_personalization], ids=name_of
-  )
+  @pytest.mark.parametrize("binary", _VECTORS, ids=name_of)
   def test_parts_that_do_not_train(self, make_plan, binary, save):
-    path = save()[0].partition("=")[2]
-    with np.load(path) as arrays:
-      x, y = arrays["x"], arrays["y"]
-    flags = _VECTORS[binary], f"--dataset={path}", _SCALED
-    np.savez(path, x=x, y=y)
-    plan, trained = make_plan(binary, *flags)
-    is_trained = is_among(trained, x)
-    assert is_trained.sum() == len(trained) < len(x)
-    np.savez(path, x=np.where(is_trained[:, np.newaxis], x, 1000 * x), y=y)
-    poisoned, _ = make_plan(binary, *flags)
-    assert poisoned.model.input_scaling == plan.model.input_scaling
+    has_domains = binary is evolving
+    owners = {"domain": _OWNERS["domain"]} if has_domains else {}
 
-  def test_queries_of_guidance(self, planned, save):
-    path = save()[0].partition("=")[2]
-    with np.load(path) as arrays:
-      x, y = arrays["x"], arrays["y"]
-    flags = f"""
-      --dataset={path} --model=mlp --algorithm=fed_avg --num_clients=2 {_SCALED}
-      --seeds=0,1 --partition=dirichlet_100 --select=validation
-      --learning_rate=0.1,0.2
+    def plan(*poisoned):
+      return make_plan(binary, _VECTORS[binary], save(*poisoned, owners=owners))
+
+    clean, trained = plan()
+    scaling = clean.model.input_scaling
+    assert clean.settings["input_scaling"] == "standardized"
+    # In float64: sums of float32 numbers are rounded.
+    for value, expected in (
+      (scaling.mean, trained.mean(axis=0, dtype=np.float64)),
+      (scaling.deviation, trained.std(axis=0, dtype=np.float64)),
+    ):
+      np.testing.assert_allclose(value, expected, rtol=1e-9)
+    if binary is dynamic_personalization:
+      assert clean.extractor.input_scaling == scaling
+    is_trained = is_among(trained, _X)
+    assert is_trained.sum() == len(trained) < 400
+    poisoned, _ = plan(~is_trained)
+    assert poisoned.model.input_scaling == scaling
+
+  @pytest.mark.parametrize("seed, is_test", [(0, True), (1, True), (0, False)])
+  def test_queries_of_guidance(self, planned, save, seed, is_test):
+    flags = """
+      --model=mlp --algorithm=fed_avg --num_clients=2 --seeds=0,1
+      --partition=dirichlet_100 --select=validation --learning_rate=0.1,0.2
     """
 
-    def scaling(x, seed, is_test):
-      np.savez(path, x=x, y=y)
+    def ask():
+      plan = guidance.planning.make_plan()
+      scenario = guidance_runs.Guidance(plan)
+      data = dataset, _ = scenario.data(seed, is_test=is_test)
+      return (
+        scenario.model(plan.trials[0], data).input_scaling,
+        np.concatenate([each.x for each in dataset.train]),
+      )
 
-      def ask():
-        plan = guidance.planning.make_plan()
-        scenario = guidance_runs.Guidance(plan)
-        data = scenario.data(seed, is_test=is_test)
-        dataset, _ = data
-        return (
-          scenario.model(plan.trials[0], data).input_scaling,
-          np.concatenate([each.x for each in dataset.train]),
-        )
+    def scaling(*poisoned):
+      return planned(guidance, [save(*poisoned, owners={}), flags], ask)
 
-      return planned(guidance, flags, ask)
-
-    for seed, is_test in ((0, True), (1, True), (0, False)):
-      expected, trained = scaling(x, seed, is_test)
-      is_trained = is_among(trained, x)
-      poisoned = np.where(is_trained[:, np.newaxis], x, 1000 * x)
-      assert scaling(poisoned, seed, is_test)[0] == expected
+    expected, trained = scaling()
+    assert scaling(~is_among(trained, _X))[0] == expected
 
 
 def test_vocabulary_has_the_words_of_training_examples_alone(planned):

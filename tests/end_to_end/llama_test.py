@@ -9,7 +9,6 @@ import pytest
 import tff_shift
 from examples import tiny_llama
 from tff_shift import execution
-from tff_shift.binaries import online_adaptation
 from tff_shift.data import datasets
 from tff_shift.models.networks import llama_checkpoint
 
@@ -39,7 +38,7 @@ def test_fed_ade_adapts_it_and_leaves_the_base_alone(
   run, flags, model_dir, tmp_path
 ):
   ended = run(
-    *(online_adaptation, flags, "--algorithm=fed_ade --save_model"),
+    *("online_adaptation", flags, "--algorithm=fed_ade --save_model"),
     "--save_clients=1 --local_epochs=1 --batch_size=8 --optimizer=adamw",
     "--eta_max=1e-2 --lora_rank=3",
   )
@@ -86,5 +85,5 @@ def test_what_it_lacks_is_said_in_one_line(refused, flags, monkeypatch):
     ),
     (_SMALL, "model_dir must be the folder"),
   ):
-    line = refused(online_adaptation, f"{given} --algorithm=source")
+    line = refused("online_adaptation", f"{given} --algorithm=source")
     assert message in line

@@ -5,7 +5,7 @@ import pytest
 
 import tff_shift as ts
 from benchmarks import resume
-from tff_shift.binaries import online_adaptation
+from tests.fixtures import trees
 from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples
@@ -15,7 +15,6 @@ from tff_shift.learning import evaluation
 from tff_shift.scenarios.online_adaptation import configuration
 from tff_shift.scenarios.online_adaptation import rate_controls
 from tff_shift.serving import naming
-from tff_shift.simulation.storage import results
 
 # The contract runs over all of them; here are those that differ in what they
 # leave.
@@ -37,10 +36,9 @@ def cache_dir(tmp_path_factory):
 @pytest.mark.slow
 class TestWholeRun:
   @pytest.fixture(scope="class")
-  def finished(self, run_in, cache_dir, tmp_path_factory):
-    return run_in(
-      tmp_path_factory.mktemp("runs") / "all",
-      *(online_adaptation, _SMALL, f"--algorithm={','.join(_ALGORITHMS)}"),
+  def finished(self, run_once, cache_dir):
+    return run_once(
+      *("online_adaptation", _SMALL, f"--algorithm={','.join(_ALGORITHMS)}"),
       "--seeds=0,1 --shift=square --learning_rate=1e-1 --eta_min=0.01",
       *("--use_uncertainty=true,false --eta_max=1", cache_dir),
       errors="",
@@ -48,42 +46,38 @@ class TestWholeRun:
 
   def test_rows_are_those_of_every_run_and_step(self, finished):
     rows = finished.rows
-    settings = {name: [("", "")] for name in _ALGORITHMS}
-    settings["fix_lr"] = [("0.1", "")]
-    settings["fed_ade"] = [("", "True"), ("", "False")]
+    settings = ["fed_ade,,True", "fed_ade,,False", "fix_lr,0.1,", "source,,"]
     columns = (
       *("algorithm", "learning_rate", "use_uncertainty", "shift", "seed"),
       "timestep",
     )
-    assert [tuple(map(row.get, columns)) for row in rows] == [
-      (name, *setting, "square", seed, step)
-      for name in _ALGORITHMS
-      for setting in settings[name]
+    assert [",".join(map(row.get, columns)) for row in rows] == [
+      f"{setting},square,{seed},{step}"
+      for setting in settings
       for seed in "01"
       for step in "123"
     ]
     assert [float(r["omega"]) for r in rows[:3]] == [1, 0, 1]
 
   def test_summary_is_the_mean_over_steps(self, finished):
-    rows = finished.rows
+    frame = finished.frame
+    is_on = frame["use_uncertainty"].map(str)
+    settings = frame.groupby(["algorithm", is_on, "seed"])
+    assert (settings.size() == 3).all()
+    means = settings[["accuracy", "accuracy_before"]].mean()
     for run in finished.runs:
-      is_on = str(run["setting"].get("use_uncertainty", ""))
+      name, metrics = run["algorithm"], run["metrics"]
+      is_on = str(run["setting"].get("use_uncertainty", np.nan))
+      expected = means.xs((name, is_on))
       for column, metric in (
         ("accuracy", "accuracy"),
         ("accuracy_before", "before_adaptation_accuracy"),
       ):
-        for seed, value in enumerate(run["metrics"][metric]["seeds"]):
-          steps = [
-            float(r[column])
-            for r in rows
-            if (r["algorithm"], r["use_uncertainty"], r["shift"], r["seed"])
-            == (run["algorithm"], is_on, run["setting"]["shift"], str(seed))
-          ]
-          assert len(steps) == 3
-          assert value == pytest.approx(np.mean(steps))
+        seeds = metrics[metric]["seeds"]
+        assert seeds == pytest.approx(expected[column].tolist())
       for kind in ("cumulative", "step"):
-        found = f"{kind}_shift_correlation" in run["metrics"]
-        assert found == (run["algorithm"] == "fed_ade")
+        found = f"{kind}_shift_correlation" in metrics
+        assert found == (name == "fed_ade")
 
   def test_figures_are_there(self, finished):
     # What is compared is told apart.
@@ -113,10 +107,9 @@ class TestControls:
   _NAMES = ("fed_ade", *rate_controls.NAMES)
 
   @pytest.fixture(scope="class")
-  def finished(self, run_in, cache_dir, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "controls"
-    given = online_adaptation, self._CONTROLLED, cache_dir
-    return run_in(folder, *given, errors="")
+  def finished(self, run_once, cache_dir):
+    given = "online_adaptation", self._CONTROLLED, cache_dir
+    return run_once(*given, errors="")
 
   def test_they_stand_where_fed_ade_stands(self, finished):
     assert [(r["algorithm"], r["timestep"]) for r in finished.rows] == [
@@ -130,18 +123,10 @@ class TestControls:
     assert [line.split()[0] for line in lines] == ["source", *self._NAMES]
 
   def test_stopped_within_a_control_ends_the_same(
-    self, finished, cache_dir, run, monkeypatch
+    self, finished, cache_dir, run, stopped_at
   ):
-    given = online_adaptation, self._CONTROLLED, cache_dir
-    write = results.RunFolder.write_metrics
-
-    def stop(self, row):
-      if (row["algorithm"], row["timestep"]) == ("fed_ade_shuffled", 3):
-        raise KeyboardInterrupt
-      write(self, row)
-
-    with monkeypatch.context() as patches:
-      patches.setattr(results.RunFolder, "write_metrics", stop)
+    given = "online_adaptation", self._CONTROLLED, cache_dir
+    with stopped_at(algorithm="fed_ade_shuffled", timestep=3):
       folder = run(*given, code=130).folder
     assert resume.num_rows(folder) == 11
     run(*given, "--resume")
@@ -154,10 +139,10 @@ def test_folder_with_its_deployment_adapts_as_its_run(
 ):
   flags = "--algorithm=fed_ade --shift=square --save_model --save_deployment"
   arguments = _SMALL, flags, cache_dir
-  run(online_adaptation, *arguments)
+  run("online_adaptation", *arguments)
   (folder,) = (each.parent for each in tmp_path.rglob("model.json"))
   streams = configuration.client_streams(
-    planned(online_adaptation, arguments), "square", 0
+    planned("online_adaptation", arguments), "square", 0
   )
   with ts.execution.use("in_process"):
     adapter = ts.Adapter(folder, None, tmp_path / "state")
@@ -167,11 +152,8 @@ def test_folder_with_its_deployment_adapts_as_its_run(
       )
     weights = adapter._rounds.server_state.weights
     model = adapter._algorithm.model
-  found = naming.by_name(weights, model)
   with np.load(folder / "weights.npz") as saved:
-    assert set(saved) == set(found)
-    for name, values in found.items():
-      np.testing.assert_array_equal(saved[name], values)
+    trees.assert_equal(dict(saved), dict(naming.by_name(weights, model)))
 
 
 @pytest.mark.long
@@ -187,7 +169,7 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
   monkeypatch.setattr(corruptions, "corrupt", noting)
   with drawn_figures("corruptions"):
     ended = run(
-      *(online_adaptation, _WITHOUT_EPOCHS, _CORRUPTED, cache_dir),
+      *("online_adaptation", _WITHOUT_EPOCHS, _CORRUPTED, cache_dir),
       "--local_steps=2",
     )
   # Of the figure and of the streams, whose last step has a severity.
@@ -219,7 +201,7 @@ def test_program_of_the_authors_runs_whole(cache_dir, run):
     --repeat_cohorts --eta_min=0.01 --eta_max=1 --seeds=3
     --running_statistics=fixed
   """
-  ended = run(online_adaptation, _SMALL, flags, cache_dir, errors="")
+  ended = run("online_adaptation", _SMALL, flags, cache_dir, errors="")
   rows = ended.rows
   assert [row["algorithm"] for row in rows] == [
     name for name in ("fed_ade", *rate_controls.NAMES) for _ in range(9)
@@ -276,7 +258,7 @@ def test_more_steps_change_each_clients_weights(make_plan):
 def make_plan(planned, tmp_path):
   """Returns `make(*flags)`, which gives the plan of a small run."""
   cache = f"--cache_dir={tmp_path / 'cache'}"
-  return lambda *flags: planned(online_adaptation, [_SMALL, *flags, cache])
+  return lambda *flags: planned("online_adaptation", [_SMALL, *flags, cache])
 
 
 @pytest.mark.parametrize(
@@ -287,12 +269,11 @@ def make_plan(planned, tmp_path):
   ],
 )
 def test_what_is_on_or_off_may_be_compared(flag, values, make_plan):
-  plan = make_plan("--algorithm=source,fed_ade", flag)
-  source, *compared = plan.trials
+  source, *trials = make_plan("--algorithm=source,fed_ade", flag).trials
   assert source.algorithm == "source"
-  assert [each.hparams.use_uncertainty for each in compared] == values
-  assert [each.compared for each in compared] == (
-    [{"use_uncertainty": value} for value in values] if values[1:] else [{}]
+  assert [each.hparams.use_uncertainty for each in trials] == values
+  assert [each.compared.get("use_uncertainty") for each in trials] == (
+    values if values[1:] else [None]
   )
 
 
@@ -300,53 +281,42 @@ def test_run_that_is_refused_for_its_folder_makes_no_cache(tmp_path, refused):
   (tmp_path / "run").mkdir()
   (tmp_path / "run" / "notes.txt").write_text("mine")
   flags = f"--algorithm=fed_ade --cache_dir={tmp_path / 'cache'}"
-  assert "already holds files" in refused(online_adaptation, [_SMALL, flags])
+  assert "already holds files" in refused("online_adaptation", [_SMALL, flags])
 
 
-class TestArchive:
+def test_one_part_of_an_archive_that_is_missing_is_refused(
+  tmp_path, refused, monkeypatch
+):
+  """A set of digits stands in for the archive and for what it lacks."""
+  source = datasets.load("digits")
+  # The corruptions of the three clients with each of the two seeds.
+  first, second = (
+    online_adaptation_data.Streams(
+      examples.Examples(np.zeros((2, 1)), np.arange(2)),
+      *(2, np.arange(2)),
+      num_clients=3,
+      samples_per_step=1,
+      shift_kind="covariate",
+      seed=seed,
+    ).corruption_names
+    for seed in (0, 1)
+  )
   # The weights of 3 steps: linear 1/3, 2/3, 1, square 1, 0, 1; 5 times that,
-  # rounded, is severity 2, 3, 5 and 5, 0, 5.
-  _SCHEDULES = "--shift=square,linear --timesteps=3 --seeds=0,1"
+  # rounded, is severity 2, 3, 5 and 5, 0, 5. Only the last client of the second
+  # seed on the second schedule needs this part.
+  missing = second[2], 3
+  assert missing[0] not in (*first, *second[:2])
 
-  @pytest.fixture
-  def corruption_names(self):
-    """Those of the three clients with each of the two seeds."""
-    pool = examples.Examples(np.zeros((2, 1)), np.arange(2))
-    return [
-      online_adaptation_data.Streams(
-        pool,
-        2,
-        np.arange(2),
-        num_clients=3,
-        samples_per_step=1,
-        shift_kind="covariate",
-        seed=seed,
-      ).corruption_names
-      for seed in (0, 1)
-    ]
+  def read(*part):
+    if part == missing:
+      raise dataset_lib.DatasetNotFoundError(f"{part} is missing")
+    return examples.Examples(source.x, source.y)
 
-  @pytest.fixture
-  def archive(self, monkeypatch):
-    """Stands in for a published archive of the digits: a set, what it lacks."""
-    source, missing = datasets.load("digits"), set()
-
-    def read(*part):
-      if part in missing:
-        raise dataset_lib.DatasetNotFoundError(f"{part} is missing")
-      return examples.Examples(source.x, source.y)
-
-    monkeypatch.setattr(online_adaptation_data, "archive_of", lambda *_: read)
-    return missing
-
-  def test_one_part_that_is_missing_is_refused(
-    self, archive, corruption_names, tmp_path, refused
-  ):
-    # Only the last client of the second seed on the second schedule needs it.
-    part = corruption_names[1][2], 3
-    assert part[0] not in (*corruption_names[0], *corruption_names[1][:2])
-    archive.add(part)
-    flags = f"--corrupted_images=archive --cache_dir={tmp_path / 'cache'}"
-    line = refused(
-      online_adaptation, [_SMALL, _CORRUPTED, self._SCHEDULES, flags]
-    )
-    assert line == f"online_adaptation: {part} is missing\n"
+  monkeypatch.setattr(online_adaptation_data, "archive_of", lambda *_: read)
+  flags = f"""
+    --shift=square,linear --timesteps=3 --seeds=0,1 --corrupted_images=archive
+    --cache_dir={tmp_path / "cache"}
+  """
+  assert refused("online_adaptation", [_SMALL, _CORRUPTED, flags]) == (
+    f"online_adaptation: {missing} is missing\n"
+  )

@@ -9,8 +9,6 @@ import pytest
 
 import tff_shift as ts
 from tests.fixtures import tables
-from tff_shift.binaries import dynamic_personalization
-from tff_shift.binaries import online_adaptation
 
 _COMMON = """
   --label=outcome --client=site --time=year --pretraining_epochs=1
@@ -28,23 +26,24 @@ _SIZES = {
   "leaver": (24, 12, 0, 0),
   "stays": (24, 12, 8, 4),
 }
-_PER_YEAR = np.sum(list(_SIZES.values()), axis=0)
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
   """The flag of a table; the outcome follows from the dose."""
-  generator = np.random.default_rng(0)
-  site = np.repeat(list(_SIZES), np.sum(list(_SIZES.values()), axis=1))
-  year = np.repeat([*range(2019, 2023)] * 4, np.ravel(list(_SIZES.values())))
-  sick = np.arange(len(site)) % 2
-  dose = 2 * sick - 1 + generator.normal(size=len(site))
-  outcome = np.array(["healthy", "sick"])[sick]
+  rows = [
+    (site, year)
+    for site, sizes in _SIZES.items()
+    for year, size in enumerate(sizes, 2019)
+    for _ in range(size)
+  ]
+  frame = pandas.DataFrame(rows, columns=["site", "year"])
+  sick = np.arange(len(rows)) % 2
+  noise = np.random.default_rng(0).normal(size=len(rows))
+  frame["dose"] = 2 * sick - 1 + noise
+  frame["outcome"] = np.array(["healthy", "sick"])[sick]
   path = tmp_path_factory.mktemp("data") / "study.csv"
-  frame = {"site": site, "year": year, "dose": dose, "outcome": outcome}
-  pandas.DataFrame(frame).sample(frac=1, random_state=1).to_csv(
-    path, index=False
-  )
+  frame.sample(frac=1, random_state=1).to_csv(path, index=False)
   return f"--dataset={path}"
 
 
@@ -74,7 +73,7 @@ def run_table(table, run, tmp_path):
 
 @pytest.mark.long
 def test_online_adaptation_runs_and_resumes(run_table):
-  ended = run_table(online_adaptation, _FED_ADE, "--controls", _SAVED)
+  ended = run_table("online_adaptation", _FED_ADE, "--controls", _SAVED)
   check_names(ended.folder)
   absent, few, without = ended.errors.splitlines()
   assert absent.endswith(
@@ -92,11 +91,6 @@ def test_online_adaptation_runs_and_resumes(run_table):
     for year in ("2020", "2021", "2022")
   ]
   assert not {"omega", "dirichlet", "samples_per_step"} & set(rows[0])
-  for row in rows:
-    # Fractions of the examples that there are in this year.
-    size = _PER_YEAR[int(row["timestep"])]
-    hits = float(row["pooled_accuracy"]) * size / 100
-    assert hits == pytest.approx(round(hits), abs=1e-4)
   runs = {each["algorithm"]: each for each in ended.runs}
   setting = runs["fed_ade"]["setting"]
   assert setting["clients_without_labelled_examples"] == 1
@@ -105,13 +99,13 @@ def test_online_adaptation_runs_and_resumes(run_table):
   config = ended.config["flags"]
   assert (config["shift"], config["timesteps"]) == (["own"], 3)
   for steps in ("--timesteps=2", "--timesteps=3 --resume"):
-    stopped = run_table(online_adaptation, _FED_ADE, steps, folder="stopped")
+    stopped = run_table("online_adaptation", _FED_ADE, steps, folder="stopped")
   assert stopped.rows == rows[: 2 * 3]
 
 
 @pytest.mark.long
 def test_dynamic_personalization_runs_and_resumes(run_table):
-  binary = dynamic_personalization
+  binary = "dynamic_personalization"
   ended = run_table(binary, _FED_3DA, "--rounds=3", _SAVED)
   check_names(ended.folder)
   rows = ended.rows
@@ -138,7 +132,7 @@ def test_dynamic_personalization_runs_and_resumes(run_table):
 
 @pytest.mark.slow
 def test_deployed_model_of_a_file_is_not_trained(run_table, tmp_path):
-  given = online_adaptation, "--algorithm=source"
+  given = "online_adaptation", "--algorithm=source"
   trained = run_table(*given, folder="trained")
   (cached,) = (tmp_path / "cache").glob("*.npz")
   with np.load(cached) as arrays:
@@ -162,7 +156,7 @@ def test_deployed_model_of_a_file_is_not_trained(run_table, tmp_path):
 @pytest.mark.slow
 def test_rows_of_the_parts_of_periods(run_table):
   flags = "--algorithm=fed_avg --rounds=1 --distance_features=extractor"
-  ended = run_table(dynamic_personalization, flags)
+  ended = run_table("dynamic_personalization", flags)
   # Of 36, 36, 36 and 12 rows of 2019 and 2020, a fifth is public, and a tenth
   # validates: rint(7.2) and rint(10.8) - 7; rint(2.4) and rint(3.6) - 2.
   lines = ended.output.splitlines()
@@ -174,7 +168,7 @@ def test_rows_of_the_parts_of_periods(run_table):
 
 
 _REFUSED = {
-  online_adaptation: """
+  "online_adaptation": """
 --shift=linear
     --shift=linear does not apply to --dataset=
 --dirichlet=0.5
@@ -188,7 +182,7 @@ _REFUSED = {
 --pretraining_epochs=0
     --pretraining_epochs=0: it must be at least 1, or --weights_file must
 """,
-  dynamic_personalization: """
+  "dynamic_personalization": """
 --period_size=9
     --period_size=9 does not apply to --datase
 --train_periods=4
@@ -200,7 +194,7 @@ _REFUSED = {
 @pytest.mark.parametrize(
   "binary, flags, message",
   [
-    pytest.param(binary, *row, id=row[0])
+    (binary, *row)
     for binary, text in _REFUSED.items()
     for row in tables.rows(text)
   ],
@@ -208,6 +202,6 @@ _REFUSED = {
 def test_flags_that_do_not_apply_are_refused(
   binary, flags, message, table, refused
 ):
-  algorithm = _FED_ADE if binary is online_adaptation else _FED_3DA
+  algorithm = _FED_ADE if binary == "online_adaptation" else _FED_3DA
   line = refused(binary, [table, _COMMON, algorithm, flags])
   assert message[0] in line

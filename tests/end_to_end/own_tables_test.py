@@ -1,21 +1,19 @@
 """A table, as CSV or Parquet, runs in the binaries by the names of columns."""
 
+import json
+
 import numpy as np
 import pandas
 import pytest
 
 import tff_shift as ts
-from tff_shift.binaries import evolving
-from tff_shift.binaries import guidance
-from tff_shift.binaries import predict
+from tests.fixtures import tables
 from tff_shift.data import datasets
-from tff_shift.data import sources
 
 _EVOLVING = """
   --algorithm=fed_avg,fed_evolve --optimizer=adam --rounds=3
   --learning_rate=0.05 --local_steps=5 --noprogress
 """
-_COLUMNS = {"label": "outcome", "client": "site", "time": "day"}
 _FLAGS = "--label=outcome --client=site --time=day"
 
 
@@ -38,45 +36,26 @@ def make_table():
 
 @pytest.fixture
 def write(tmp_path):
-  """Returns `write(table, name)`, which gives the flag of the file."""
+  """Returns `write(table)`, which gives the flag of the file."""
 
-  def write(table, name="study.csv"):
-    path = tmp_path / name
-    if name.endswith(".csv"):
-      table.to_csv(path, index=False)
-    else:
-      table.to_parquet(path)
-    return f"--dataset={path}"
+  def write(table):
+    table.to_csv(tmp_path / "study.csv", index=False)
+    return f"--dataset={tmp_path / 'study.csv'}"
 
   return write
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["study.csv", "study.parquet"])
-def test_domains_clients_and_classes_keep_their_names(write, run, name):
-  file = write(make_table(), name)
-  given = evolving, _EVOLVING, file, _FLAGS
-  ended = run(*given)
+def test_table_has_a_name_domains_and_clients(write, run):
+  ended = run("evolving", _EVOLVING, write(make_table()), _FLAGS)
   assert {each["dataset"] for each in ended.runs} == {"study"}
   for each in ended.runs:
     assert each["metrics"]["server_accuracy"]["mean"] == 100
     assert each["setting"]["num_domains"] == 3
     assert each["setting"]["num_clients"] == 2
-  path = file.removeprefix("--dataset=")
-  named = sources.with_options(path, _COLUMNS)
-  loaded = datasets.load(named)
-  assert loaded.schema.classes == ("healthy", "sick")
-  assert loaded.schema.clients == ("north", "south")
-  assert datasets.get(named).evolution.time_names == (
-    *("2024-01-31", "2024-02-29", "2024-03-31"),
-  )
   flags = ended.config["flags"]
   assert (flags["dataset"], flags["label"]) == ("study", "outcome")
   assert len(flags["dataset_sha256"]) == 64
-  # The same table goes on, another one does not.
-  run(*given, "--resume --rounds=4")
-  write(make_table().assign(age=0.5), name)
-  run(*given, "--resume --rounds=5", code=2)
 
 
 @pytest.mark.slow
@@ -87,7 +66,7 @@ def test_features_name_the_inputs_and_warnings_the_file(write, run):
   lacks = (table["site"] == "south") & (table["day"] == "2024-02-29")
   file = write(table[~lacks])
   flags = "--features=dose --algorithm=fed_avg --rounds=1 --local_steps=1"
-  ended = run(evolving, file, _FLAGS, flags)
+  ended = run("evolving", file, _FLAGS, flags)
   path = file.removeprefix("--dataset=")
   lacks = f"1 of 2 clients of {path} lack domains: south lacks 2024-02-29\n"
   assert lacks in ended.errors and "?" not in ended.errors
@@ -98,7 +77,7 @@ def test_features_name_the_inputs_and_warnings_the_file(write, run):
 def test_dropped_columns_are_not_read(write, run):
   file = write(make_table().assign(note="x", patient=np.arange(240)))
   flags = "--drop=note,patient --algorithm=fed_avg --rounds=1 --local_steps=1"
-  ended = run(evolving, file, _FLAGS, flags)
+  ended = run("evolving", file, _FLAGS, flags)
   assert ended.config["schema"] == {
     "classes": ["healthy", "sick"],
     "features": ["dose", "age"],
@@ -120,7 +99,7 @@ def test_dropped_columns_are_not_read(write, run):
     "target: 2024-03-31, 80 rows",
   ]
   # Joined times are one domain.
-  ended = run(evolving, file, _FLAGS, flags, "--num_domains=2 --overwrite")
+  ended = run("evolving", file, _FLAGS, flags, "--num_domains=2 --overwrite")
   assert "target: 2024-02-29 to 2024-03-31, 160 rows\n" in ended.output
 
 
@@ -132,7 +111,7 @@ def test_groups_from_training_to_prediction(
   # Ten rows a patient, 5 to 7 of them before the last day.
   table["patient"] = [f"no {row // 10}" for row in range(240)]
   flags = "--group=patient --algorithm=fed_avg --rounds=1 --local_steps=1"
-  ended = run(evolving, write(table), _FLAGS, flags, "--save_model")
+  ended = run("evolving", write(table), _FLAGS, flags, "--save_model")
   assert ended.config["schema"]["group"] == "patient"
   assert ended.config["schema"]["features"] == ["dose", "age"]
   (line,) = [x for x in ended.output.splitlines() if x.startswith("group")]
@@ -146,37 +125,16 @@ def test_groups_from_training_to_prediction(
   arguments = f"--model={model.parent} --input={new} --overwrite"
   for columns in (["age", "dose"], ["age", "patient", "dose"]):
     table[columns].to_csv(new, index=False)
-    assert run_here(predict, f"{arguments} --output={tmp_path / 'p.csv'}") == 0
+    assert (
+      run_here("predict", f"{arguments} --output={tmp_path / 'p.csv'}") == 0
+    )
   # Guidance has no time: no patient is on both sides.
   file = write(table.drop(columns="day"))
   ended = run(
-    guidance, file, "--label=outcome --client=site --overwrite", flags
+    "guidance", file, "--label=outcome --client=site --overwrite", flags
   )
   assert "group patient: 0 of 24 are in training and in test\n" in ended.output
-
-
-@pytest.mark.parametrize(
-  "flags, message",
-  [
-    ("--group=person", "group='person' is not a column; there are site, day,"),
-    ("--group=outcome", "label='outcome' has another role too"),
-    ("--group=day", "time='day' has another role too"),
-    ("--group=one", "group 'one' of study: no client has a test example in a"),
-  ],
-)
-def test_wrong_groups_are_refused(write, run_here, capsys, flags, message):
-  file = write(make_table().assign(one=1))
-  assert run_here(evolving, f"{file} {_FLAGS} {flags} --algorithm=fed_avg") == 2
-  assert message in capsys.readouterr().err
-
-
-def test_groups_belong_to_tables(tmp_path, run_here, capsys):
-  path = tmp_path / "arrays.npz"
-  np.savez(path, x=np.zeros((4, 1)), y=np.arange(4) % 2)
-  for dataset in (path, "rotated_digits"):
-    assert run_here(evolving, f"--dataset={dataset} --group=patient") == 2
-    line = "--group belongs to --dataset=path/to/data.csv or .parquet, not to"
-    assert line in capsys.readouterr().err
+  assert ended.runs[0]["setting"]["num_clients"] == 2
 
 
 @pytest.mark.slow
@@ -190,26 +148,37 @@ def test_gaps_and_texts_from_training_to_prediction(
   file = write(table)
   flags = """
     --algorithm=fed_avg --rounds=3 --model=linear --learning_rate=0.5
-    --missing=indicator --categories=one_hot --save_model
+    --missing=indicator --categories=one_hot --save_model --save_clients=all
   """
-  ended = run(evolving, file, _FLAGS, flags)
+  ended = run("evolving", file, _FLAGS, flags)
   (summary,) = ended.runs
   assert summary["metrics"]["server_accuracy"]["mean"] == 100
   (model,) = (ended.folder / "model").rglob("model.json")
+  described = json.loads(model.read_text())["schema"]
+  assert ended.config["schema"].items() <= described.items()
   # The columns in another order, without client and time.
   new = table[["ward", "outcome", "age", "dose"]]
   new.to_csv(tmp_path / "new.csv", index=False)
   arguments = f"--model={model.parent} --input={tmp_path / 'new.csv'}"
-  assert run_here(predict, f"{arguments} --output={tmp_path / 'p.csv'}") == 0
+  assert run_here("predict", f"{arguments} --output={tmp_path / 'p.csv'}") == 0
   assert "accuracy: 100.00 % of 240 examples" in capsys.readouterr().out
   rows = pandas.read_csv(tmp_path / "p.csv")
   assert rows["predicted"].tolist() == table["outcome"].tolist()
   pandas.testing.assert_frame_equal(
     rows[new.columns], new.reset_index(drop=True)
   )
+  # Without the class, by the model of a client.
+  new.drop(columns="outcome").to_csv(tmp_path / "new.csv", index=False)
+  output = f"--client=south --output={tmp_path / 'few.csv'}"
+  assert run_here("predict", f"{arguments} {output}") == 0
+  assert "accuracy" not in capsys.readouterr().out
+  south = pandas.read_csv(tmp_path / "few.csv")
+  # FedAvg has one model for all.
+  assert south["predicted"].tolist() == table["outcome"].tolist()
+  assert set(south["model_client"]) == {"south"}
   new.assign(ward="C").to_csv(tmp_path / "new.csv", index=False)
   output = f"--output={tmp_path / 'q.csv'}"
-  assert run_here(predict, f"{arguments} {output}") == 2
+  assert run_here("predict", f"{arguments} {output}") == 2
   message = "column 'ward' has 'C' in row 0, a category that training did not"
   assert message in capsys.readouterr().err
   assert not (tmp_path / "q.csv").exists()
@@ -242,7 +211,7 @@ def test_data_set_of_a_users_file(tmp_path, run, monkeypatch):
   path.write_text(_WARDS)
   (tmp_path / "factor.txt").write_text("2")
   flags = f"--import={path} --dataset=wards"
-  ended = run(evolving, _EVOLVING, flags, "--algorithm=fed_avg --rounds=8")
+  ended = run("evolving", _EVOLVING, flags, "--algorithm=fed_avg --rounds=8")
   (summary,) = ended.runs
   assert summary["dataset"] == "wards"
   assert summary["setting"]["num_clients"] == 3
@@ -252,7 +221,7 @@ def test_data_set_of_a_users_file(tmp_path, run, monkeypatch):
   (tmp_path / "factor.txt").write_text("3")
   monkeypatch.setattr(datasets, "_registered", {})
   message = run(
-    evolving,
+    "evolving",
     _EVOLVING,
     flags,
     "--algorithm=fed_avg --rounds=9 --resume",
@@ -295,7 +264,7 @@ def test_transformer_of_a_users_file_is_in_the_saved_model(
   path.write_text(_PREPROCESSED.format(path=str(data)))
   flags = f"--import={path} --dataset=mine --algorithm=fed_avg --rounds=3"
   options = "--model=linear --learning_rate=0.5 --save_model --seeds=0,1"
-  ended = run(evolving, flags, options)
+  ended = run("evolving", flags, options)
   assert ended.runs[0]["metrics"]["server_accuracy"]["mean"] == 100
   # The transformer of a model is fitted to the training rows of its seed.
   first, second = sorted((ended.folder / "model").rglob("model.json"))
@@ -312,7 +281,7 @@ def test_transformer_of_a_users_file_is_in_the_saved_model(
   # Rows in the form of the file, with the columns in another order.
   table[["age", "outcome", "ward"]].to_csv(tmp_path / "new.csv", index=False)
   arguments = f"--model={first.parent} --input={tmp_path / 'new.csv'}"
-  assert run_here(predict, f"{arguments} --output={tmp_path / 'p.csv'}") == 0
+  assert run_here("predict", f"{arguments} --output={tmp_path / 'p.csv'}") == 0
   assert "accuracy: 100.00 % of 240 examples" in capsys.readouterr().out
 
 
@@ -324,105 +293,52 @@ def test_arrays_of_a_users_file_are_those_of_a_file(
   path.write_text(_WARDS.replace("y[:, np.newaxis]", "y[:, None, None]"))
   (tmp_path / "factor.txt").write_text("2")
   arguments = f"--import={path} --dataset=wards --algorithm=fed_avg --rounds=1"
-  assert run_here(evolving, f"{arguments} --output_dir={tmp_path / 'run'}") == 2
+  assert (
+    run_here("evolving", f"{arguments} --output_dir={tmp_path / 'run'}") == 2
+  )
   message = "x of wards: uint8 images [n, height, width, 1 or 3], or floats"
   assert message in capsys.readouterr().err
   assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
-def test_clients_of_guidance(write, run):
-  file = write(make_table().drop(columns="day"))
-  flags = "--label=outcome --client=site --algorithm=fed_avg --rounds=1"
-  (summary,) = run(guidance, file, flags, "--local_steps=2").runs
-  assert summary["setting"]["num_clients"] == 2
-
-
 @pytest.mark.parametrize(
   "changes, flags, message",
-  [
-    ({}, "", "study.csv: --label must name the column of the class"),
-    ({}, "--label=outcom", "study.csv: label='outcom' is not a column; there"),
-    (
-      *({"day": "May"}, _FLAGS),
-      "study.csv: --time=day must be numbers or dates such as 2024-01-31, got"
-      " 'May'",
-    ),
-    (
-      *({"day": 3}, _FLAGS),
-      "{folder}/study.csv: there must be at least 2 times (a source and",
-    ),
-    (
-      *({"note": "x"}, "--label=outcome --client=site --drop=day"),
-      "study.csv: features: column 'note' has 'x' in line 2, not a number;"
-      " --categories=one_hot encodes texts",
-    ),
-    (
-      *({}, "--label=outcome --features=dose,weight"),
-      "study.csv: features: 'weight' is not a column",
-    ),
-    (
-      *({"outcome": 1}, "--label=outcome --features=dose,outcome"),
-      "study.csv: features: 'outcome' is the label",
-    ),
-    (
-      *({"age": np.nan, "dose": np.nan}, _FLAGS),
-      "column 'dose' has 240 missing values, the first in line 2 (and 'age');"
-      " leave out these rows or",
-    ),
-    (
-      *({"age": np.nan}, _FLAGS),
-      "study.csv: features: column 'age' has 240 missing values",
-    ),
-  ],
+  tables.cases("""
+{}, ""
+    study.csv: --label must name the column of the class
+{}, "--label=outcom"
+    study.csv: label='outcom' is not a column; there
+{"note": "x"}, "--label=outcome --client=site --drop=day"
+    study.csv: features: column 'note' has 'x' in line 2, not a number; \
+    --categories=one_hot encodes texts
+{}, "--label=outcome --features=dose,weight"
+    study.csv: features: 'weight' is not a column
+{"age": None, "dose": None}, "ROLES"
+    column 'dose' has 240 missing values, the first in line 2 (and 'age'); \
+    leave out these rows or
+{}, "ROLES --drop=age,id"
+    study.csv: drop='id' is not a column; there are site, day, dose, age,
+{}, "ROLES --drop=age --features=age,dose"
+    study.csv: drop='age' has another role too
+{}, "--dataset={folder}/study.csv?label=site --label=outcome"
+    columns are named by --label, --client and --time
+{}, "--dataset={folder}/a.npz --drop=id"
+    --drop belongs to --dataset=path/to/data.csv or .parquet, not to \
+    --dataset={folder}/a.npz
+"""),
 )
 def test_wrong_columns_are_refused(
   write, refused, tmp_path, changes, flags, message
 ):
-  line = refused(evolving, [write(make_table().assign(**changes)), flags])
+  np.savez(tmp_path / "a.npz", x=np.eye(4), y=np.arange(4) % 2)
+  file = write(make_table().assign(**changes))
+  flags = flags.replace("ROLES", _FLAGS).format(folder=tmp_path)
+  line = refused("evolving", [file, flags])
   assert message.format(folder=tmp_path) in line
 
 
 @pytest.mark.parametrize("name", ["study.csv", "study.parquet"])
 def test_damaged_file_is_refused(tmp_path, refused, name):
   (tmp_path / name).write_bytes(b'\x93"\x00,,\n"')
-  line = refused(evolving, f"--dataset={tmp_path / name} --label=outcome")
+  line = refused("evolving", f"--dataset={tmp_path / name} --label=outcome")
   assert f"{name}: it cannot be read (" in line
-
-
-def test_columns_in_the_name_of_the_file_are_refused(write, refused):
-  file = f"{write(make_table())}?label=site"
-  line = refused(evolving, [file, "--label=outcome"])
-  assert "columns are named by --label, --client and --time" in line
-
-
-def test_time_of_a_scenario_that_draws_its_drift_is_refused(write, refused):
-  line = refused(guidance, [write(make_table()), _FLAGS])
-  assert "guidance would ignore its domains" in line
-
-
-@pytest.mark.parametrize(
-  "flags, message",
-  [
-    (
-      f"{_FLAGS} --drop=age,id",
-      "study.csv: drop='id' is not a column; there are site, day, dose, age,",
-    ),
-    (f"{_FLAGS} --drop=day", "study.csv: drop='day' has another role too"),
-    (
-      f"{_FLAGS} --drop=age --features=age,dose",
-      "study.csv: drop='age' has another role too",
-    ),
-  ],
-)
-def test_wrong_columns_to_drop_are_refused(write, refused, flags, message):
-  assert message in refused(evolving, [write(make_table()), flags])
-
-
-def test_arrays_have_no_columns_to_drop(refused, tmp_path):
-  np.savez(tmp_path / "a.npz", x=np.eye(4), y=np.arange(4) % 2)
-  line = refused(evolving, f"--dataset={tmp_path}/a.npz --drop=id")
-  assert (
-    "--drop belongs to --dataset=path/to/data.csv or .parquet, not to"
-    f" --dataset={tmp_path}/a.npz"
-  ) in line

@@ -1,6 +1,5 @@
 """The binary that predicts, on a federation that is known by hand."""
 
-import json
 import re
 
 import numpy as np
@@ -9,9 +8,6 @@ import pytest
 
 from tests.fixtures import tables
 from tests.fixtures.arrays import normal
-from tff_shift.binaries import evolving
-from tff_shift.binaries import predict
-from tff_shift.binaries import report
 from tff_shift.data import array_files
 from tff_shift.data import table as table_lib
 
@@ -27,7 +23,7 @@ def run_predict(run_here, served_federation, tmp_path):
     np.savez(tmp_path / "data.npz", **(arrays or {"x": X}))
     given = f"--model={served_federation} --input={tmp_path}/data.npz"
     output = f"--output={tmp_path}/predictions.npz"
-    return run_here(predict, [given, output, *flags])
+    return run_here("predict", [given, output, *flags])
 
   return run
 
@@ -56,17 +52,6 @@ def test_server_predicts_in_batches(
   np.testing.assert_allclose(found["logits"], logits, rtol=1e-6)
   np.testing.assert_array_equal(found["classes"], logits.argmax(axis=1))
   assert "accuracy: 70.00 % of 10 examples" in capsys.readouterr().out
-
-
-def test_client_predicts(run_predict, written, served_folder):
-  values = served_folder.values
-  assert run_predict("--client=2") == 0
-  np.testing.assert_allclose(
-    written()["logits"],
-    X @ (values.shared + values.personal[2]),
-    rtol=1e-5,
-    atol=1e-6,
-  )
 
 
 @pytest.mark.slow
@@ -126,6 +111,8 @@ def test_no_examples(run_predict, written, capsys):
     --output: it must be set
 --output=nowhere/a.npz
     --output=nowhere/a.npz: it must be
+--output=data.npz
+    data.npz: the file exists; name another or pass --overwrite
 --output=a.txt
     --output=a.txt: it must be one of .csv, .csv.gz, .parquet, .npz
 --output=/proc/self/fdinfo/a.npz
@@ -136,15 +123,20 @@ def test_no_examples(run_predict, written, capsys):
     no folder 'nowhere'
 --input=nowhere
     --input=nowhere: the file does not exist
---input=README.md
-    --input=README.md: it is not an .npz file
+--input=/etc/hosts
+    --input=/etc/hosts: it is not an .npz file
 """),
 )
-def test_wrong_flags_are_refused(run_predict, tmp_path, capsys, flags, message):
+def test_wrong_flags_are_refused(
+  run_predict, tmp_path, capsys, monkeypatch, flags, message
+):
+  monkeypatch.chdir(tmp_path)
   assert run_predict(flags) == 2
   (line,) = capsys.readouterr().err.splitlines()
   assert re.search(message[0], line)
-  assert not list(tmp_path.glob("*predictions*"))
+  assert [each.name for each in tmp_path.iterdir()] == ["data.npz"]
+  with np.load("data.npz") as arrays:
+    assert list(arrays) == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -183,13 +175,13 @@ def run_named(run_here, served_folder, tmp_path):
       features=("dose", "age"),
       label="outcome",
       client="ward",
-      dropped=("note",),
+      dropped=("note", "route"),
     )
   )
 
   def run(file, *flags, output="predictions.npz"):
     given = f"--model={folder} --input={file} --output={tmp_path / output}"
-    return run_here(predict, [given, *flags])
+    return run_here("predict", [given, *flags])
 
   return run
 
@@ -230,7 +222,12 @@ note,age,outcome,dose,ward
 NA,1.50,b,0,
 x,0.5,,-1.0,3
 """
+CELLS_X = np.array([[1, 0], [0, 1.5], [-1, 0.5]])
 LOGITS = np.array([[1, 0, -1], [0, 3, 1.5], [-1, 1, 1.5]])
+
+
+def names_of(numbers, names="abc"):
+  return [names[number] for number in numbers]
 
 
 def softmax(logits):
@@ -285,38 +282,41 @@ def test_routes_and_votes_of_a_table(run_named, served_folder, tmp_path):
   path = tmp_path / "new.csv"
   path.write_text(CELLS)
   values = served_folder.values
-  x = np.array([[1, 0], [0, 1.5], [-1, 0.5]])
-  by_client = x @ (values.shared + values.personal)
+  by_client = CELLS_X @ (values.shared + values.personal)
   classes = by_client.argmax(axis=2)
   for flag in ("--vote", "--guide"):
     assert run_named(path, flag, output=f"{flag[2:]}.csv") == 0
   votes = np.eye(3)[classes].sum(axis=0).argmax(axis=1)
   rows = pandas.read_csv(tmp_path / "vote.csv", dtype=str)
   assert list(rows.columns[5:]) == ["predicted"]
-  assert rows["predicted"].tolist() == list(np.array(list("abc"))[votes])
+  assert rows["predicted"].tolist() == names_of(votes)
   # The first client has a quarter of the weight, and the last one a half.
-  routes = softmax(x @ values.guide - np.log([0.25, 0.25, 0.5])).argmax(axis=1)
+  routes = softmax(CELLS_X @ values.guide - np.log([0.25, 0.25, 0.5])).argmax(
+    axis=1
+  )
   rows = pandas.read_csv(tmp_path / "guide.csv", dtype=str)
   assert list(rows.columns[5:]) == ["predicted", "route"]
-  assert rows["route"].tolist() == list(np.array(["2", "3", "1"])[routes])
+  assert rows["route"].tolist() == names_of(routes, "231")
   chosen = classes[routes, np.arange(3)]
-  assert rows["predicted"].tolist() == list(np.array(list("abc"))[chosen])
+  assert rows["predicted"].tolist() == names_of(chosen)
 
 
 def test_arrays_become_the_columns_of_a_table(run_named, tmp_path):
-  x = np.array([[1, 0], [0, 1.5], [-1, 0.5]])
-  np.savez(tmp_path / "x.npz", x=x)
-  assert run_named(tmp_path / "x.npz", output="p.csv") == 0
-  rows = pandas.read_csv(tmp_path / "p.csv")
-  assert list(rows.columns[:3]) == ["dose", "age", "predicted"]
-  np.testing.assert_array_equal(rows[["dose", "age"]], x)
-  assert "".join(rows["predicted"]) == "abc"
-  names = np.array(["age", "dose"])
-  np.savez(tmp_path / "x.npz", x=x[:, ::-1], feature_names=names)
-  assert run_named(tmp_path / "x.npz", output="q.parquet") == 0
-  rows = pandas.read_parquet(tmp_path / "q.parquet")
-  assert list(rows.columns[:3]) == ["age", "dose", "predicted"]
-  assert "".join(rows["predicted"]) == "abc"
+  for order, arrays, output in (
+    (["dose", "age"], {"x": CELLS_X}, "p.csv"),
+    (
+      ["age", "dose"],
+      {"x": CELLS_X[:, ::-1], "feature_names": np.array(["age", "dose"])},
+      "q.parquet",
+    ),
+  ):
+    np.savez(tmp_path / "x.npz", **arrays)
+    assert run_named(tmp_path / "x.npz", output=output) == 0
+    read = pandas.read_csv if output == "p.csv" else pandas.read_parquet
+    rows = read(tmp_path / output)
+    assert list(rows.columns[:3]) == [*order, "predicted"]
+    np.testing.assert_array_equal(rows[["dose", "age"]], CELLS_X)
+    assert "".join(rows["predicted"]) == "abc"
 
 
 def test_input_may_be_the_output(run_named, tmp_path):
@@ -329,209 +329,63 @@ def test_input_may_be_the_output(run_named, tmp_path):
 
 
 @pytest.mark.parametrize(
-  "changes, flags, message",
-  [
-    (
-      {"weight": 1, "id": 2},
-      "",
-      "new.csv: x: columns 'weight', 'id' are unknown to the model; leave out"
-      " such columns; the model's columns are dose, age",
-    ),
-    (
-      {"predicted": 1, "note": 2},
-      "",
-      "new.csv: x: column 'predicted' is unknown to the model",
-    ),
-    (
-      {"outcome": "d"},
-      "",
-      "new.csv: label 'outcome': 'd' is no class of the model, whose class_na",
-    ),
-    (
-      {"ward": "a", "age": "old"},
-      "--label=ward",
-      "new.csv: x: features: column 'age' has 'old' in row 0, not a number",
-    ),
-    ({}, "--label=out", "label='out' is not a column; there are age, dose"),
-    ({}, "--client=4", "no client '4' in .*; there are 2, 3, 1"),
-  ],
+  "suffix, changes, flags, message",
+  tables.cases(r"""
+"npz", {}, "--client=0"
+    no client '0' in .*; there are 2, 3, 1
+"npz", {"y": [0, 1, 0, 1, 0, 1, 0, 1, 0, 1], "class_names": ["a", "d"]}, ""
+    data\.npz: class_names: 'd' is no class of the model, whose class_names
+    are a, b, c
+"npz", {"y": [0, 2, 0, 2, 0, 2, 0, 2, 0, 2], "class_names": ["a", "b"]}, ""
+    y must lie in 0\.\.1, the classes of class_names, got 0\.\.2
+"npz", {"class_names": ["a", "a"]}, ""
+    class_names of it: 'a' is there twice
+"npz", {"feature_names": ["age", "weight"]}, ""
+    x: column 'dose' is missing, and column 'weight' is unknown
+"npz", {}, "--label=outcome"
+    --label=outcome: --input has no columns
+"csv", {"weight": 1, "id": 2}, ""
+    data\.csv: x: columns 'weight', 'id' are unknown to the model; leave out
+    such columns; the model's columns are dose, age
+"csv", {"outcome": "d"}, ""
+    label 'outcome': 'd' is no class of the model, whose class_na
+"csv", {"ward": "a", "age": "old"}, "--label=ward"
+    x: features: column 'age' has 'old' in row 0, not a number
+"csv", {}, "--label=out"
+    label='out' is not a column; there are age, dose
+"csv", {"route": 1}, "--guide"
+    column 'route' has the name of a column that --output=.* adds; rename
+"""),
 )
-def test_wrong_tables_are_refused(
-  run_named, tmp_path, capsys, changes, flags, message
+def test_names_that_do_not_fit_are_refused(
+  run_named, tmp_path, capsys, suffix, changes, flags, message
 ):
-  path = tmp_path / "new.csv"
-  TABLE.assign(**changes).to_csv(path, index=False)
+  path = tmp_path / f"data.{suffix}"
+  if suffix == "npz":
+    np.savez(path, x=X, **changes)
+  else:
+    TABLE.assign(**changes).to_csv(path, index=False)
   assert run_named(path, flags, output="p.csv") == 2
   (line,) = capsys.readouterr().err.splitlines()
   assert re.search(message, line)
-  assert [each.name for each in tmp_path.iterdir()] == ["new.csv"]
-
-
-def test_column_that_the_output_adds_is_refused(
-  run_here, served_folder, tmp_path, capsys
-):
-  folder = served_folder(
-    schema=table_lib.Schema(features=("age", "route"), classes=("a", "b", "c"))
-  )
-  path = tmp_path / "new.csv"
-  path.write_text("age,route\n1,2\n")
-  output = f"--output={tmp_path / 'p.csv'}"
-  flags = [f"--model={folder} --input={path} --guide", output]
-  assert run_here(predict, flags) == 2
-  assert capsys.readouterr().err == (
-    f"predict: --input={path}: column 'route' has the name of a column that"
-    f" {output} adds; rename it\n"
-  )
-
-
-def test_client_is_chosen_by_name(run_named, written, served_folder, tmp_path):
-  np.savez(tmp_path / "data.npz", x=X)
-  assert run_named(tmp_path / "data.npz", "--client=1") == 0
-  values = served_folder.values
-  np.testing.assert_allclose(
-    written()["logits"], X @ (values.shared + values.personal[2]), rtol=1e-5
-  )
-
-
-@pytest.mark.parametrize(
-  "data, flags, message",
-  [
-    ({}, "--client=0", "no client '0' in .*; there are 2, 3, 1"),
-    (
-      {"y": np.arange(10) % 2, "class_names": np.array(["a", "d"])},
-      "",
-      r"data\.npz: class_names: 'd' is no class of the model, whose"
-      " class_names are a, b, c",
-    ),
-    (
-      {"y": np.arange(10) % 3, "class_names": np.array(["a", "b"])},
-      "",
-      r"y must lie in 0\.\.1, the classes of class_names, got 0\.\.2",
-    ),
-    (
-      {"class_names": np.array(["a", "a"])},
-      "",
-      "class_names of it: 'a' is there twice",
-    ),
-    (
-      {"feature_names": np.array(["age", "weight"])},
-      "",
-      "x: column 'dose' is missing, and column 'weight' is unknown",
-    ),
-    ({}, "--label=outcome", "--label=outcome: --input has no columns"),
-    (TABLE[["age"]], "", "x: column 'dose' is missing"),
-    (TABLE, "--label=outcome", "label='outcome' is not a column"),
-    (
-      TABLE.assign(outcome="d"),
-      "--label=outcome",
-      "label 'outcome': 'd' is no class of the model",
-    ),
-  ],
-)
-def test_names_that_do_not_fit_are_refused(
-  run_named, tmp_path, capsys, data, flags, message
-):
-  path = tmp_path / ("data.npz" if isinstance(data, dict) else "data.csv")
-  if isinstance(data, dict):
-    np.savez(path, x=X, **data)
-  else:
-    data.to_csv(path, index=False)
-  assert run_named(path, flags) == 2
-  (line,) = capsys.readouterr().err.splitlines()
-  assert re.search(message, line)
-
-
-def test_file_that_is_there_is_not_replaced(run_predict, tmp_path, capsys):
-  (tmp_path / "predictions.npz").write_bytes(b"mine")
-  assert run_predict() == 2
-  assert "pass --overwrite" in capsys.readouterr().err
-  assert (tmp_path / "predictions.npz").read_bytes() == b"mine"
-
-
-@pytest.mark.long
-def test_model_of_a_run_predicts_the_file_of_the_run(
-  run, run_here, tmp_path, capsys
-):
-  rows = np.arange(240)
-  outcome = np.array(["healthy", "sick"])[rows % 2]
-  frame = pandas.DataFrame(
-    {
-      "note": "not a number",
-      "id": rows,
-      "site": np.array(["north", "south"])[rows // 6 % 2],
-      "day": rows // 2 % 3,
-      "dose": np.where(rows % 2, 1.0, -1.0) + normal(1, 240) / 10,
-      "age": normal(2, 240),
-      "outcome": outcome,
-    }
-  )
-  frame.to_csv(tmp_path / "study.csv", index=False)
-  ended = run(
-    evolving,
-    f"--dataset={tmp_path}/study.csv --label=outcome --client=site --time=day",
-    "--drop=id,note --algorithm=fed_rep --rounds=3 --local_steps=5",
-    "--optimizer=adam --learning_rate=0.05 --noprogress",
-    "--save_model --save_clients=all --checkpoint_every=0",
-  )
-  schema = {
-    "classes": ["healthy", "sick"],
-    "features": ["dose", "age"],
-    "num_clients": 2,
-    "clients": ["north", "south"],
-    "times": ["0", "1", "2"],
-    "label": "outcome",
-    "client": "site",
-    "time": "day",
-    "dropped": ["note", "id"],
-  }
-  assert ended.config["schema"] == schema
-  (file,) = ended.folder.rglob("model.json")
-  assert json.loads(file.read_text())["schema"] == schema
-
-  def predicted(columns, name):
-    frame[columns].to_csv(tmp_path / "new.csv", index=False)
-    flags = f"--model={file.parent} --input={tmp_path}/new.csv --client=south"
-    output = tmp_path / name
-    assert run_here(predict, [flags, f"--output={output}"]) == 0
-    return pandas.read_csv(output)
-
-  whole = predicted([*frame], "whole.csv")
-  assert list(whole.columns[:7]) == [*frame]
-  right = 100 * (whole["predicted"] == outcome).mean()
-  assert f"accuracy: {right:.2f} % of 240" in capsys.readouterr().out
-  assert right > 95
-  few = predicted(["age", "dose"], "few.csv")
-  pandas.testing.assert_frame_equal(few[whole.columns[7:]], whole.iloc[:, 7:])
-  assert "accuracy" not in capsys.readouterr().out
-  output = run(report, str(ended.folder), folder="page", takes_arguments=True)
-  text = (output.folder / "report.html").read_text()
-  for name, shown in (
-    ("features", "dose, age"),
-    ("clients", "north, south"),
-    ("dropped", "note, id"),
-  ):
-    assert re.search(f">data: {name}</th>\\s*<td>{shown}", text)
+  assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
-def test_dialect_of_input_and_output(
-  run_named, served_folder, tmp_path, suffix
-):
-  path = tmp_path / f"klinik{suffix}"
+def test_dialect_of_input_and_output(run_named, served_folder, tmp_path):
+  path = tmp_path / "klinik.csv.gz"
   dialect = {"sep": ";", "decimal": ",", "encoding": "latin-1"}
   TABLE.assign(ward="s\u00fcd").to_csv(path, index=False, **dialect)
-  output = f"predictions{suffix}"
+  output = "predictions.csv.gz"
   flags = "--separator=;", "--decimal=,", "--encoding=latin-1"
   assert run_named(path, *flags, output=output) == 0
   rows = pandas.read_csv(tmp_path / output, **dialect)
   assert rows["ward"].eq("s\u00fcd").all()
   logits = X @ served_folder.values.shared
-  assert rows["predicted"].tolist() == list(
-    np.array(["a", "b", "c"])[logits.argmax(axis=1)]
+  assert rows["predicted"].tolist() == names_of(logits.argmax(axis=1))
+  np.testing.assert_allclose(
+    rows["probability_b"], softmax(logits)[:, 1], rtol=1e-5
   )
-  shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-  np.testing.assert_allclose(rows["probability_b"], shares[:, 1], rtol=1e-5)
 
 
 def test_dialect_of_other_files_is_refused(run_named, tmp_path, capsys):

@@ -2,11 +2,6 @@
 
 import pytest
 
-from tff_shift.binaries import dynamic_personalization
-from tff_shift.binaries import evolving
-from tff_shift.binaries import guidance
-from tff_shift.binaries import online_adaptation
-from tff_shift.command_line import common_flags
 from tff_shift.command_line.flags import preset_flag
 
 
@@ -31,33 +26,16 @@ def test_preset_becomes_its_file_in_its_place(given, presets):
 
 
 @pytest.mark.parametrize(
-  "argument, binary, complaint",
-  [
-    ("--preset=dem", "guidance", "--preset: guidance has no preset 'dem'"),
-    ("--preset", "guidance", "has no preset ''"),
-    ("--preset=../guidance/demo", "evolving", "evolving has no preset"),
-    ("--preset=demo", "workers", "workers has no preset 'demo'"),
-  ],
-)
-def test_other_names_are_refused(argument, binary, complaint):
-  with pytest.raises(common_flags.UsageError) as error:
-    preset_flag.expand(["binary", argument], binary)
-  names = ", ".join(preset_flag.names(binary)) or "none"
-  assert complaint in str(error.value)
-  assert str(error.value).endswith(f"; its presets: {names}")
-
-
-@pytest.mark.parametrize(
   "binary, flags, wrong",
   [
-    (dynamic_personalization, "--algorithm=local", "--rounds=0"),
-    (evolving, "--algorithm=fed_evolve", "--learning_rate=0"),
-    (guidance, "--algorithm=fed_avg", "--rounds=0"),
-    (online_adaptation, "--algorithm=fed_ade,fix_lr", "--eta_max=0"),
+    ("dynamic_personalization", "--algorithm=local", "--rounds=0"),
+    ("evolving", "--algorithm=fed_evolve", "--learning_rate=0"),
+    ("guidance", "--algorithm=fed_avg", "--rounds=0"),
+    ("online_adaptation", "--algorithm=fed_ade,fix_lr", "--eta_max=0"),
   ],
 )
 def test_each_is_read(binary, flags, wrong, presets, refused):
-  found = presets(binary.planning.SCENARIO)
+  found = presets(binary)
   assert found
   for preset in found:
     # What is not allowed stops the run once all flags are known.

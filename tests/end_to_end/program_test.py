@@ -52,13 +52,12 @@ def test_output_on_a_full_disk_is_told_in_one_line(start_binary):
 def test_resume_is_a_truth_value_or_auto(argument, value, written):
   with flagsaver.flagsaver():
     output_folder.define_resume("What is said of it.")
-    flags.FLAGS(["binary", argument])
-    assert flags.FLAGS.resume == value
-    assert type(flags.FLAGS.resume) is type(value)
     # As a file of flags has it.
-    assert written in flags.FLAGS.flags_into_string().splitlines()
-    flags.FLAGS(["binary", written])
-    assert flags.FLAGS.resume == value
+    for given in (argument, written):
+      flags.FLAGS(["binary", given])
+      assert flags.FLAGS.resume == value
+      assert type(flags.FLAGS.resume) is type(value)
+      assert written in flags.FLAGS.flags_into_string().splitlines()
     with pytest.raises(flags.IllegalFlagValueError, match="or auto"):
       flags.FLAGS(["binary", "--resume=maybe"])
 

@@ -5,9 +5,6 @@ import re
 
 import pytest
 
-from tff_shift.binaries import dynamic_personalization
-from tff_shift.binaries import evolving
-from tff_shift.binaries import online_adaptation
 from tff_shift.command_line import common_flags
 from tff_shift.reporting import progress
 
@@ -39,7 +36,7 @@ def lines(run, monkeypatch, tmp_path):
 @pytest.mark.long
 def test_choice_is_counted_also_where_settings_diverge(lines):
   found = lines(
-    evolving,
+    "evolving",
     """
     --algorithm=fed_avg --dataset=circle --num_domains=3
     --max_examples_per_domain=40 --num_clients=2 --rounds=2
@@ -63,7 +60,7 @@ def test_choice_is_counted_also_where_settings_diverge(lines):
 @pytest.mark.long
 def test_what_comes_before_the_runs_is_told(lines):
   found = lines(
-    online_adaptation,
+    "online_adaptation",
     """
     --algorithm=source,fix_lr --dataset=digits --shift=linear,square --model=mlp
     --model_width=4 --num_clients=2 --timesteps=2 --initial_examples=20
@@ -88,7 +85,7 @@ def test_use_is_told_as_training_is(lines):
     --rounds=1 --period_size=20 --periods=2 --test_distributions=iid --model=mlp
     --model_width=4 --distance_threshold=1
   """
-  assert lines(dynamic_personalization, flags) == [
+  assert lines("dynamic_personalization", flags) == [
     *[("distances, iid, seed 0", "period", done, 2) for done in (0, 1, 2)],
     *[
       ("local, test, seed 0 (run 1 of 1)", "round or period", done, 3)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.fixtures import tables
 from tff_shift import algorithms
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -21,10 +22,13 @@ _SCENARIOS = sorted(
 _HEAVY = {"tensorflow", "tensorflow_federated"}
 
 
-def answer(*arguments):
-  """Runs Python; returns its exit code, output, errors and what it imports."""
+def answer(binary, *arguments):
+  """Runs a binary; returns its exit code, output, errors and imports."""
   process = subprocess.run(
-    [sys.executable, "-X", "importtime", *arguments],
+    [
+      *(sys.executable, "-X", "importtime", "-m", f"experiments.{binary}"),
+      *arguments,
+    ],
     cwd=_ROOT,
     capture_output=True,
     text=True,
@@ -41,23 +45,10 @@ def answer(*arguments):
 
 def refusal(binary, *arguments):
   """Returns the one line of a refusal, which needs no TensorFlow."""
-  code, output, errors, imported = answer(
-    "-m", f"experiments.{binary}", *arguments
-  )
+  code, output, errors, imported = answer(binary, *arguments)
   assert (code, output, len(errors)) == (2, "", 1), errors
   assert "absl.flags" in imported and not imported & _HEAVY
   return errors[0]
-
-
-def test_algorithms_and_models_are_named_without_tensorflow():
-  code, output, errors, imported = answer(
-    "-c",
-    "from tff_shift import algorithms, models;"
-    " print(*algorithms.names('evolving'), *models.names())",
-  )
-  assert (code, errors) == (0, [])
-  assert {"fed_avg", "mlp"} <= set(output.split())
-  assert "tff_shift" in imported and not imported & _HEAVY
 
 
 # What a scenario refuses is below.
@@ -74,9 +65,7 @@ def test_a_flag_that_there_is_not(binary):
   [*((each, "help", 0) for each in _BINARIES), (_SCENARIOS[0], "helpfull", 1)],
 )
 def test_help(binary, flag, exit_code):
-  code, output, errors, imported = answer(
-    "-m", f"experiments.{binary}", f"--{flag}"
-  )
+  code, output, errors, imported = answer(binary, f"--{flag}")
   assert (code, errors) == (exit_code, [])
   assert f"python -m experiments.{binary}" in output and "\n  --" in output
   assert not imported & _HEAVY
@@ -94,14 +83,14 @@ def test_a_data_set_that_there_is_not(binary):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "binary, flags, message",
-  [
-    ("evolving", ["--algorithm=no_such"], "=no_such: unknown algorithm"),
-    (
-      *("guidance", ["--algorithm=fed_avg", "--batch_size=0"]),
-      "batch_size=0 is not allowed: it must be an integer at least 1",
-    ),
-    ("evolving", ["--algorithm=local", "--mu=1"], "evolving: --mu belongs to "),
-  ],
+  tables.cases("""
+"evolving", "--algorithm=no_such"
+    =no_such: unknown algorithm
+"guidance", "--algorithm=fed_avg --batch_size=0"
+    batch_size=0 is not allowed: it must be an integer at least 1
+"evolving", "--algorithm=local --mu=1"
+    evolving: --mu belongs to
+"""),
 )
 def test_algorithms_and_hyperparameters_that_are_wrong(binary, flags, message):
-  assert message in refusal(binary, *flags)
+  assert message in refusal(binary, *flags.split())

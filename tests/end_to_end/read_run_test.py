@@ -8,7 +8,6 @@ import pytest
 
 import tff_shift as ts
 from tests.fixtures.refusals import refused
-from tff_shift.binaries import evolving
 from tff_shift.reporting import clients
 from tff_shift.reporting import read_run
 from tff_shift.reporting import run_contents
@@ -21,9 +20,8 @@ FLAGS = """
 
 
 @pytest.fixture(scope="module")
-def whole(run_in, tmp_path_factory):
-  folder = tmp_path_factory.mktemp("runs") / "run"
-  return run_in(folder, evolving, FLAGS, errors="").folder
+def whole(run_once):
+  return run_once("evolving", FLAGS, errors="").folder
 
 
 @pytest.fixture
@@ -43,14 +41,12 @@ def test_frames_agree_with_the_files(folder, tmp_path):
   ]
   assert len(frame) == 2 * 2 * 2 * 3
   # The mean over clients is the accuracy in metrics.csv.
-  by_run = ["algorithm", "seed", "round"]
-  np.testing.assert_allclose(
-    frame.groupby(by_run)["client_accuracy"].mean(),
-    run.metrics.groupby(by_run)["client_accuracy"].mean(),
-    rtol=1e-6,
+  means, measured = (
+    each.groupby(["algorithm", "seed", "round"])["client_accuracy"].mean()
+    for each in (frame, run.metrics)
   )
+  np.testing.assert_allclose(means, measured, rtol=1e-6)
   spread = clients.spread(frame).set_index(["algorithm", "seed"])
-  harmed = clients.harmed(frame, of="fed_avg", against="local")
   for entry in run.summary:
     for metric, column in (
       ("accuracy_of_worst_client", "worst"),
@@ -60,28 +56,32 @@ def test_frames_agree_with_the_files(folder, tmp_path):
       np.testing.assert_allclose(
         entry.metrics[metric].values, spread.loc[entry.algorithm, column]
       )
+  harmed = clients.harmed(frame, of="fed_avg", against="local")["harmed_share"]
   first = run.summary[0]
   name = "harmed_share_against_local"
-  assert first.metrics[name].values == harmed["harmed_share"].tolist()
+  assert first.metrics[name].values == harmed.tolist()
   assert {name, "accuracy_std_over_clients"} <= {*first.lower_is_better}
   frame.to_parquet(tmp_path / "clients.parquet")
+  assert (tmp_path / "clients.parquet").stat().st_size > 0
   # The page pairs the clients of two methods by seed.
   fed_avg, local = (
     read_run.final_client_values(run, each, "client_accuracy")
     for each in run.summary
   )
   assert fed_avg.keys() == local.keys() == {0, 1}
-  for place, seed in enumerate((0, 1)):
-    share = np.mean(fed_avg[seed] < local[seed] - 1e-4)
-    assert 100 * share == harmed["harmed_share"][place]
-  assert read_run.final_client_values(run, run.summary[0], "no_metric") == {}
-  folders = [read_run.read(folder)]
+  assert harmed.tolist() == [
+    100 * np.mean(fed_avg[seed] < local[seed] - 1e-4) for seed in (0, 1)
+  ]
+  assert read_run.final_client_values(run, first, "no_metric") == {}
   (shown,) = run_contents.to_contents(
-    folders, metrics=["client_accuracy"], title="", command="", start=tmp_path
+    [read_run.read(folder)],
+    metrics=["client_accuracy"],
+    title="",
+    command="",
+    start=tmp_path,
   ).clients
   assert shown.by_method.keys() == {"fed_avg", "local"}
   np.testing.assert_array_equal(shown.by_method["local"][1], local[1])
-  assert (tmp_path / "clients.parquet").stat().st_size > 0
 
 
 @pytest.mark.slow

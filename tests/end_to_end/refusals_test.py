@@ -270,8 +270,28 @@ word
     --resume=maybe: it must be true, false or
 --preset=demo --rounds=0
     evolving: --rounds
+--preset=../guidance/demo
+    evolving has no preset
+    ; its presets:
+--preset
+    has no preset ''
 """
+# Float32 holds 1e-38 to 3e38.
 _EVOLVING_SIZES = """
+--input_scaling=standardized --input_mean=1 --input_std=1e-320
+    evolving: --input_std=1e-320:
+--input_scaling=standardized --input_mean=1 --input_std=1e-40
+    evolving: --input_std=1e-40:
+--input_scaling=standardized --input_mean=1 --input_std=1e39
+    evolving: --input_std=1e39:
+--input_scaling=standardized --input_mean=1 --input_std=-0.0
+    evolving: --input_std=-0.0:
+--input_scaling=standardized --input_std=1 --input_mean=1e39
+    evolving: --input_mean=1e39:
+--input_scaling=standardized --input_std=1 --input_mean=-1e308
+    evolving: --input_mean=-1e308:
+--input_scaling=standardized --input_std=1 --input_mean=nan
+    evolving: --input_mean=nan:
 --batch_size=33
     --batch_size=33: it must be at most 32, the number of
 --batch_size=10000000
@@ -417,6 +437,9 @@ _ONLINE_SIZES = """
     fed_poe with max_snapshots=10000000, the state of the server: this
 """
 _GUIDANCE = """
+--preset=dem
+    --preset: guidance has no preset 'dem'; its presets:
+    demo
 --partition=dirichlet
     partition must be dirichlet_<alpha>
 --intensity=huge
@@ -560,6 +583,19 @@ _REGRET = """
     --seeds=-1
 """
 _WORKERS = """
+--all_interfaces
+    must be set with --executor=in_process only
+--certificate=a
+    must be set with --executor=in_process only
+--executor=in_process --certificate=a
+    certificate and certificate_key must be given together
+--executor=in_process --certificate=a --certificate_key=b
+    certificate_key: there is no file b
+--executor=tpu
+    --executor
+--preset=demo
+    workers has no preset 'demo'
+    ; its presets: none
 --port=-1
     workers: --port=-1: it must be at least 0 and at most 65534
 --port=65535

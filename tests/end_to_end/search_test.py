@@ -4,8 +4,6 @@ import collections
 
 import pytest
 
-from tff_shift.binaries import evolving
-
 _SMALL = """
   --dataset=circle --num_domains=4 --max_examples_per_domain=60 --num_clients=3
   --local_steps=1 --evaluate_every=2 --algorithm=fed_avg
@@ -16,7 +14,7 @@ _SMALL = """
 
 @pytest.mark.long
 def test_halving_scores_all_draws_and_then_the_best(run):
-  ended = run(evolving, _SMALL)
+  ended = run("evolving", _SMALL)
   rates = collections.defaultdict(set)
   for row in ended.rows:
     rates[row["held_out"]].add(row["learning_rate"])

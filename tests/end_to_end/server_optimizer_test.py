@@ -2,8 +2,6 @@
 
 import pytest
 
-from tff_shift.binaries import evolving
-
 _SMALL = """
   --dataset=circle --num_domains=4 --max_examples_per_domain=60 --num_clients=4
   --local_steps=1 --evaluate_every=1 --algorithm=fed_avg --learning_rate=0.1
@@ -14,13 +12,13 @@ _SMALL = """
 @pytest.mark.long
 def test_resumed_run_steps_like_one_that_was_not_stopped(run):
   optimizer = "--server_optimizer=fed_adam --server_learning_rate=0.05"
-  adam = evolving, _SMALL, optimizer
+  adam = "evolving", _SMALL, optimizer
   whole = run(*adam, "--rounds=3")
   run(*adam, "--rounds=2", folder="resumed")
   resumed = run(*adam, "--rounds=3 --resume", folder="resumed")
   assert resumed.rows == whole.rows
   # It is the optimizer that steps.
-  plain = run(evolving, _SMALL, "--rounds=3", folder="plain")
+  plain = run("evolving", _SMALL, "--rounds=3", folder="plain")
   assert whole.rows != plain.rows
   (found,) = whole.runs
   assert {
@@ -39,7 +37,7 @@ def test_resumed_run_steps_like_one_that_was_not_stopped(run):
 
 @pytest.mark.long
 def test_algorithm_whose_server_adds_more_is_refused(run):
-  given = evolving, _SMALL, "--algorithm=fed_avg,local --server_momentum=0.5"
+  given = "evolving", _SMALL, "--algorithm=fed_avg,local --server_momentum=0.5"
   # Where nothing is shared, there is no server; the others have one.
   run(*given, "--rounds=1")
   assert (

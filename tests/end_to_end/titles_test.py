@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 import tff_shift
-from tff_shift.binaries import evolving
-from tff_shift.binaries import predict
 from tff_shift.data.readers import text_archives
 
 _SMALL = """
@@ -41,7 +39,7 @@ def run_reddit(run_in, tmp_path_factory):
   write_posts(folder)
   return lambda algorithms, *flags: run_in(
     folder / algorithms,
-    *(evolving, _SMALL, f"--data_dir={folder} --algorithm={algorithms}"),
+    *("evolving", _SMALL, f"--data_dir={folder} --algorithm={algorithms}"),
     *flags,
     errors="",
   )
@@ -94,7 +92,7 @@ class TestReddit:
     for name, x in (("texts", np.array(titles)), ("ids", ids)):
       np.savez(path, x=x)
       output = tmp_path / f"{name}.npz"
-      assert run_here(predict, f"{flags} --output={output}") == 0
+      assert run_here("predict", f"{flags} --output={output}") == 0
       with np.load(output) as arrays:
         found.append(arrays["logits"])
     np.testing.assert_array_equal(*found)

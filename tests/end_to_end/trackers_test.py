@@ -7,7 +7,6 @@ import sqlite3
 import pytest
 
 from tests.fixtures import tables
-from tff_shift.binaries import evolving
 
 _RUN = """
   --algorithm=local --dataset=circle --num_domains=4 --num_clients=2
@@ -52,7 +51,7 @@ def test_trackers_that_cannot_be_are_refused_before_anything_is_written(
       is_installed or None if name in ("mlflow", "wandb") else find_spec(name)
     ),
   )
-  assert expected[0] in refused(evolving, [_RUN, flags])
+  assert expected[0] in refused("evolving", [_RUN, flags])
 
 
 @pytest.mark.slow
@@ -63,51 +62,49 @@ def test_run_with_mlflow_goes_on_and_starts_anew(run, tmp_path, monkeypatch):
     "mlflow", reason="MLflow, the extra mlflow, is not installed"
   )
   folder = tmp_path / "run"
-  given = evolving, _RUN, "--tracker=mlflow"
+  given = "evolving", _RUN, "--tracker=mlflow"
 
   def read():
-    client = mlflow.MlflowClient(tracking_uri=(folder / "mlruns").as_uri())
     found = client.get_experiment_by_name("tff_shift evolving")
     runs = client.search_runs([found.experiment_id])
     # The latest comes first, and counts.
-    return client, {run.info.run_name: run for run in reversed(runs)}
+    return {run.info.run_name: run for run in reversed(runs)}
 
   first = run(*given)
+  client = mlflow.MlflowClient(tracking_uri=(folder / "mlruns").as_uri())
   assert not (folder / "tensorboard").exists()
-  client, runs = read()
+  runs = read()
   assert len(runs) == 3
   (name,) = (each for each in runs if each.endswith("seed_1"))
-  assert runs[name].data.params["algorithm"] == "local"
-  assert runs[name].data.params["num_clients"] == "2"
-  of_seed = [row for row in first.rows if row["seed"] == "1"]
+  expected = {"algorithm": "local", "num_clients": "2"}
+  assert expected.items() <= runs[name].data.params.items()
+  rows = first.frame.query("seed == 1")
 
-  def points(key):
-    history = client.get_metric_history(runs[name].info.run_id, key)
-    return [(point.step, point.value) for point in history]
+  def check_points():
+    """The curves of the second seed are those of its rows."""
+    for key in ("client_accuracy", "train_loss"):
+      history = client.get_metric_history(read()[name].info.run_id, key)
+      assert [point.step for point in history] == [1, 2]
+      if key == "client_accuracy":
+        assert [point.value for point in history] == rows[key].tolist()
 
-  expected = [
-    (int(row["round"]), float(row["client_accuracy"])) for row in of_seed
-  ]
-  assert points("client_accuracy") == expected and len(expected) == 2
-  assert [step for step, _ in points("train_loss")] == [1, 2]
-  kept = {
-    each.path for each in client.list_artifacts(runs["comparison"].info.run_id)
+  check_points()
+  artifacts = client.list_artifacts(runs["comparison"].info.run_id)
+  assert {each.path for each in artifacts} == {
+    *("config.json", "metrics.csv", "summary.json", "figures")
   }
-  assert kept == {"config.json", "metrics.csv", "summary.json", "figures"}
 
   # The second seed was stopped after its first round.
   (path,) = folder.glob("checkpoints/*-1.sqlite")
   with contextlib.closing(sqlite3.connect(path)) as connection, connection:
     connection.execute("DELETE FROM checkpoints WHERE step = 2")
   resumed = run(*given, "--resume")
-  before = runs
-  client, runs = read()
+  before = read()
   assert set(runs) == set(before)
-  assert points("client_accuracy") == expected
-  assert [step for step, _ in points("train_loss")] == [1, 2]
+  check_points()
 
   earlier = resumed.config["identity"]
   assert run(*given, "--overwrite").config["identity"] != earlier
-  _, runs = read()
-  assert set(runs) == set(before)
-  assert runs[name].info.run_id != before[name].info.run_id
+  after = read()
+  assert set(after) == set(before)
+  assert after[name].info.run_id != before[name].info.run_id

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import tff_shift
-from tff_shift.binaries import evolving
 from tff_shift.data.shifts import evolving as evolving_data
 
 _MODEL = textwrap.dedent(
@@ -79,7 +78,7 @@ def finished(model, run_in, start_binary, tmp_path_factory):
   """
   folder = tmp_path_factory.mktemp("runs")
   flags = _FLAGS, model(0.5), f"--output_dir={folder / 'process'} --rounds=2"
-  given = evolving, _FLAGS
+  given = "evolving", _FLAGS
   with start_binary("evolving", flags) as process:
     half = folder / "halves"
     run_in(half, *given, model(0.5), "--rounds=1", errors="")
@@ -126,7 +125,7 @@ class TestRun:
   ):
     # As if Keras drew the base anew.
     monkeypatch.setenv("SEED_OF_BASE", "1")
-    given = evolving, _FLAGS, model(0.5), "--rounds=3 --resume"
+    given = "evolving", _FLAGS, model(0.5), "--rounds=3 --resume"
     ended = run_in(finished[1].folder, *given, code=2)
     (line,) = ended.errors.splitlines()
     assert "--frozen weights of --model (SHA-256) was" in line

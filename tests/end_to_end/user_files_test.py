@@ -8,7 +8,6 @@ import pytest
 
 from tests.fixtures import tables
 from tff_shift import algorithms
-from tff_shift.binaries import evolving
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 TINY = """
@@ -40,7 +39,7 @@ def files(tmp_path):
 def test_files_of_a_user_run_and_resume(files, run):
   (files / "mine.flags").write_text(f"--import={files}/own_algorithm.py\n")
   given = (
-    *(evolving, f"--flagfile={files}/mine.flags"),
+    *("evolving", f"--flagfile={files}/mine.flags"),
     # A value behind a blank, before a flag that is known only then.
     *("--algorithm", "fed_avg,own_algorithm", "--server_rate=1,0.5", TINY),
     f"--model={files}/mine.py:build --model_width=5",
@@ -106,7 +105,7 @@ def test_wrong_file_is_named_in_one_line(files, refused, given, messages):
   ):
     (files / name).write_text(text.replace(old, new))
   flags = "--algorithm=fed_avg", TINY, given.format(files=files)
-  assert messages[0].format(files=files) in refused(evolving, flags)
+  assert messages[0].format(files=files) in refused("evolving", flags)
 
 
 def _broken(text, where, statement):
@@ -149,7 +148,7 @@ def test_whatever_a_file_raises_is_told_of_it(
   text = _broken(path.read_text(), where, statement)
   path.write_text(text)
   flags = f"--import={path} --algorithm=own_algorithm {TINY}"
-  (line,) = run(evolving, flags, code=code).errors.splitlines()
+  (line,) = run("evolving", flags, code=code).errors.splitlines()
   number = 1 + text[: text.index(statement)].count("\n")
   if statement != "return 3":
     assert f"{path}: line {number}: " in line
@@ -157,6 +156,8 @@ def test_whatever_a_file_raises_is_told_of_it(
 
 
 def test_help_lists_what_an_import_brings(files, run):
-  output = run(evolving, f"--import={files}/own_algorithm.py --help=all").output
+  output = run(
+    "evolving", f"--import={files}/own_algorithm.py --help=all"
+  ).output
   assert "--server_rate:" in output
   assert re.search(r"\w, own_algorithm[,.]", " ".join(output.split()))

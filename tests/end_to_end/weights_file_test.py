@@ -9,10 +9,6 @@ import pytest
 import tensorflow as tf
 
 from tests.fixtures import tables
-from tff_shift.binaries import dynamic_personalization
-from tff_shift.binaries import evolving
-from tff_shift.binaries import guidance
-from tff_shift.binaries import online_adaptation
 from tff_shift.command_line import pretrained
 from tff_shift.data import table
 from tff_shift.serving import description
@@ -44,23 +40,23 @@ _STILL = f"""
 _DIGITS = f"{_STILL} --dataset=digits --max_examples=300"
 # By binary: a small run, and a file of one kind each.
 _RUNS = {
-  evolving: (
+  "evolving": (
     f"""{_STILL} --algorithm=fed_avg --dataset=circle --num_domains=3
     --max_examples_per_domain=12 --rounds=1 --local_steps=1""",
     "file.keras",
   ),
-  online_adaptation: (
+  "online_adaptation": (
     f"""{_STILL} --algorithm=fix_lr --local_epochs=1 --dataset=digits
     --timesteps=1 --samples_per_step=4 --initial_examples=4
     --max_pretraining_examples=40""",
     "file.h5",
   ),
-  guidance: (
+  "guidance": (
     f"""{_DIGITS} --algorithm=fed_avg_ft --rounds=1 --local_steps=1
     --fine_tuning_steps=1""",
     "saved",
   ),
-  dynamic_personalization: (
+  "dynamic_personalization": (
     f"""{_DIGITS} --algorithm=fed_avg --rounds=1 --local_epochs=1
     --period_size=8 --periods=1 --test_distributions=iid
     --distance_threshold=inf""",
@@ -69,7 +65,7 @@ _RUNS = {
 }
 
 
-@pytest.fixture(params=list(_RUNS), ids=lambda module: module.__name__)
+@pytest.fixture(params=list(_RUNS))
 def binary(request):
   return request.param
 
@@ -97,11 +93,11 @@ def without_pretraining(tmp_path, monkeypatch):
 def save(binary, path, seed=0):
   """Saves a model of random weights for a binary; returns these."""
   # Digits are coloured there.
-  shapes = {evolving: (2,), guidance: (28, 28, 3)}
+  shapes = {"evolving": (2,), "guidance": (28, 28, 3)}
   namespace = {}
   exec(_MODEL, namespace)
   keras_model = namespace["build"](
-    shapes.get(binary, (28, 28, 1)), 2 if binary is evolving else 10
+    shapes.get(binary, (28, 28, 1)), 2 if binary == "evolving" else 10
   )
   generator = np.random.default_rng(seed)
   keras_model.set_weights(
@@ -123,7 +119,7 @@ def test_runs_start_from_the_file(binary, model, run, tmp_path):
   folder = run(binary, flags, model, file, errors="").folder
   (path,) = (folder / "model").rglob("weights.npz")
   found = dict(np.load(path))
-  if binary is online_adaptation:
+  if binary == "online_adaptation":
     # Of whose heads the server has none: what clients have started from.
     (path,) = (tmp_path / "runs" / "cache").glob("pretrained-*.npz")
     found = dict(np.load(path)) | found
@@ -147,13 +143,13 @@ def test_damaged_file_is_refused_before_anything_is_written(
 @pytest.mark.slow
 def test_a_run_goes_on_with_the_file_of_its_start_alone(model, run, tmp_path):
   path = tmp_path / "file.keras"
-  save(evolving, path)
-  given = evolving, _RUNS[evolving][0], model, f"--weights_file={path}"
+  save("evolving", path)
+  given = "evolving", _RUNS["evolving"][0], model, f"--weights_file={path}"
   run(*given, errors="")
   run(*given, "--resume --seeds=0,1", errors="")
   # Of the same name, with other weights in it.
   tf.keras.backend.clear_session()
-  save(evolving, path, seed=1)
+  save("evolving", path, seed=1)
   errors = run(*given, "--resume", code=2).errors
   assert "--weights_file (SHA-256) was " in errors
 
@@ -192,4 +188,4 @@ def test_names_of_a_saved_model_decide(tmp_path, refused, named, message):
   )
   flags = f"--algorithm=fed_avg --dataset={tmp_path}/data.npz --num_clients=2"
   for path in (folder, folder / "weights.npz"):
-    assert message in refused(evolving, f"{flags} --weights_file={path}")
+    assert message in refused("evolving", f"{flags} --weights_file={path}")

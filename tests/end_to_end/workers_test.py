@@ -16,8 +16,6 @@ import tensorflow_federated as tff
 
 from benchmarks import resume
 from tff_shift import execution
-from tff_shift.binaries import evolving
-from tff_shift.binaries import workers
 from tff_shift.command_line import comparison
 from tff_shift.execution import local
 from tff_shift.execution import remote
@@ -103,23 +101,34 @@ def center_of():
   return center_of
 
 
+def _connect(ports):
+  """Connects to each port, for a moment."""
+  for port in ports:
+    socket.create_connection(("127.0.0.1", port)).close()
+
+
+def _assert_closed(ports):
+  for port in ports:
+    with pytest.raises(ConnectionRefusedError):
+      _connect([port])
+
+
 def _wait_for_end(pids):
   while any(map(psutil.pid_exists, pids)):
     time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
-def whole(run_in, tmp_path_factory):
+def whole(run_once):
   """A run on two workers that both stayed."""
-  folder = tmp_path_factory.mktemp("runs") / "whole"
   with local.Worker.start() as one, local.Worker.start() as other:
-    workers = f"--executor=remote --workers={one.address},{other.address}"
-    return run_in(folder, evolving, _SMALL, workers, errors="")
+    flag = f"--executor=remote --workers={one.address},{other.address}"
+    return run_once("evolving", _SMALL, flag, errors="")
 
 
 @pytest.mark.long
 def test_same_results_as_in_process(whole, run):
-  here = run(evolving, _SMALL)
+  here = run("evolving", _SMALL)
   (found,), (expected,) = whole.runs, here.runs
   assert found["setting"] == expected["setting"]
   assert found["metrics"].keys() == expected["metrics"].keys()
@@ -147,9 +156,13 @@ class TestFaults:
     """Returns `run(*flags, code=0)`, which uses the two workers."""
     addresses = ",".join(worker.address for worker in two_workers)
     flags = f"--executor=remote --workers={addresses} --worker_timeout=2"
-    return lambda *given, **options: run(
-      *(evolving, _SMALL, flags, *given), **options
-    )
+    return functools.partial(run, "evolving", _SMALL, flags)
+
+  def assert_stopped(self, ended, start, num_rows):
+    *_, message = ended.errors.splitlines()
+    assert message.startswith(f"evolving: the worker {start}")
+    assert resume.num_rows(ended.folder) == num_rows
+    return message
 
   @pytest.fixture
   def before_round_3(self, monkeypatch):
@@ -191,20 +204,17 @@ class TestFaults:
   ):
     lost = two_workers[0]
     before_round_3(lambda: os.kill(lost.pid, signal.SIGKILL))
-    folder, _, _, message = run_remote("--on_worker_failure=stop", code=4)
-    assert message.startswith(
-      f"evolving: the worker {lost.address} has not answered for 2 seconds"
-    )
-    assert message.endswith(
+    ended = run_remote("--on_worker_failure=stop", code=4)
+    start = f"{lost.address} has not answered for 2 seconds"
+    assert self.assert_stopped(ended, start, 2).endswith(
       "; partial results were saved; continue with --resume"
-      f" --output_dir={folder}\n"
+      f" --output_dir={ended.folder}"
     )
-    assert message.count("\n") == 1
-    assert resume.num_rows(folder) == 2
+    assert ended.errors.count("\n") == 1
     with local.Worker.start(port=lost.port):
       # It does not complain about a checkpoint.
       run_remote("--on_worker_failure=stop --resume", errors="")
-    assert resume.differences(whole.folder, folder) == []
+    assert resume.differences(whole.folder, ended.folder) == []
 
   @pytest.mark.long
   def test_no_worker_is_left(self, run_remote, before_round_3, two_workers):
@@ -213,11 +223,8 @@ class TestFaults:
         os.kill(worker.pid, signal.SIGKILL)
 
     before_round_3(kill_both)
-    ended = run_remote(code=4)
-    message = ended.errors.splitlines()[-1]
-    assert message.startswith("evolving: the worker 127.0.0.1:")
+    message = self.assert_stopped(run_remote(code=4), "127.0.0.1:", 2)
     assert "; no worker is left; partial results were saved; " in message
-    assert resume.num_rows(ended.folder) == 2
 
   def test_server_of_another_kind(self, run_remote, two_workers):
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -225,33 +232,28 @@ class TestFaults:
       address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
       server.start()
       both = f"--workers={two_workers[0].address},{address}"
-      folder, _, _, message = run_remote(both, code=4)
+      ended = run_remote(both, code=4)
       server.stop(None).wait()
-    assert message.startswith(f"evolving: the worker {address} answers ")
+    message = self.assert_stopped(ended, f"{address} answers ", 0)
     assert "UNIMPLEMENTED" in message
-    assert message.count("\n") == 1
-    assert resume.num_rows(folder) == 0
+    assert ended.errors.count("\n") == 1
 
   def test_worker_that_is_not_there_at_the_start(self, run_remote, two_workers):
     os.kill(two_workers[1].pid, signal.SIGKILL)
-    folder, _, _, message = run_remote(code=4)
-    assert message.startswith(f"evolving: the worker {two_workers[1].address}")
-    assert message.count("\n") == 1
-    assert resume.num_rows(folder) == 0
+    ended = run_remote(code=4)
+    self.assert_stopped(ended, two_workers[1].address, 0)
+    assert ended.errors.count("\n") == 1
 
 
 class TestWorkers:
   @pytest.mark.slow
   def test_workers_end_with_it(self, start_workers):
     process, flag, pids = start_workers(2)
-    for port in _ports(flag):
-      socket.create_connection(("127.0.0.1", port)).close()
+    _connect(_ports(flag))
     process.kill()
     assert process.wait() == -signal.SIGKILL
     _wait_for_end(pids)
-    for port in _ports(flag):
-      with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port))
+    _assert_closed(_ports(flag))
 
   @pytest.mark.slow
   def test_python_workers(self, start_workers, center_of):
@@ -272,35 +274,13 @@ class TestWorkers:
     assert process.wait() == 143
     _wait_for_end(pids)
 
-  @pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-      ("--all_interfaces", "must be set with --executor=in_process only"),
-      ("--certificate=a", "must be set with --executor=in_process only"),
-      (
-        "--executor=in_process --certificate=a",
-        "certificate and certificate_key must be given together",
-      ),
-      (
-        "--executor=in_process --certificate=a --certificate_key=b",
-        "certificate_key: there is no file b",
-      ),
-      ("--executor=tpu", "--executor"),
-    ],
-  )
-  def test_flags_that_do_not_fit(self, run_here, capsys, flags, message):
-    assert run_here(workers, flags.split()) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
   @pytest.fixture
   def run_workers(self, run_here):
     """Returns `run(arguments) -> exit code`; it is in this process."""
     former = {
       each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)
     }
-    yield functools.partial(run_here, workers)
+    yield functools.partial(run_here, "workers")
     for each, handler in former.items():
       signal.signal(each, handler)
 
@@ -330,16 +310,13 @@ class TestWorkers:
 
     def ask(_):
       ports.extend(_ports(capsys.readouterr().out.strip()))
-      for port in ports:
-        socket.create_connection(("127.0.0.1", port)).close()
+      _connect(ports)
       os.kill(os.getpid(), asked)
 
     while_they_run(ask)
     assert run_workers(["--num_workers=2"]) == code
     assert len(ports) == 2
-    for port in ports:
-      with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port))
+    _assert_closed(ports)
 
   @pytest.mark.slow
   def test_last_one_dies(self, run_workers, while_they_run, capsys):
@@ -376,7 +353,7 @@ class TestWorkers:
         os.kill(os.getpid(), signal.SIGINT)
       check(self)
 
-    monkeypatch.setattr(workers, "_VACANT_SECONDS", 0.1)
+    monkeypatch.setattr("tff_shift.binaries.workers._VACANT_SECONDS", 0.1)
     monkeypatch.setattr(local.Worker, "wait_until_ready", wait_and_connect)
     monkeypatch.setattr(local.Worker, "check_running", leave_at_the_fourth)
     with drivers:

@@ -12,25 +12,13 @@ from tff_shift.reporting.pages import contents
 _COLUMN = contents.Column(heading=("digits",), metric="accuracy")
 
 
-def cell(
-  row,
-  values,
-  *,
-  gradients=1.0,
-  column=_COLUMN,
-  rounds=4,
-  fraction=1.0,
-  fine_tuning_steps=None,
-):
+def cell(row, values, *, column=_COLUMN, **budget):
   return contents.Cell(
     row=row,
     column=column.heading,
     by_seed=dict(enumerate(values)),
     budget=contents.Budget(
-      num_rounds=rounds,
-      num_gradients=gradients,
-      participation=fraction,
-      fine_tuning_steps=fine_tuning_steps,
+      **{"num_rounds": 4, "num_gradients": 1.0, "participation": 1.0} | budget
     ),
   )
 
@@ -56,31 +44,32 @@ def of(cells, curves_, columns=(_COLUMN,), name="one"):
   )
 
 
-def crossing():
-  """Returns curves of "fast", which spends 10 a round, and "slow", 20."""
-  (found,) = of(
-    [
-      cell("fast", [50, 54], gradients=10),
-      cell("slow", [80, 84], gradients=20),
-    ],
-    [
-      *curves("fast", [[40, 50], [42, 54]]),
-      *curves("slow", [[30, 80], [32, 84]]),
-    ],
-  )
+def of_rows(by_row, budgets=None, name="one", **steps):
+  """The curves of a table of one column; its values are the last points."""
+  cells, lines = [], []
+  for row, by_seed in by_row.items():
+    budget = (budgets or {}).get(row, {})
+    cells.append(cell(row, [points[-1] for points in by_seed], **budget))
+    lines += curves(row, by_seed, **steps)
+  (found,) = of(cells, lines, name=name)
   return found
 
 
+def crossing():
+  """Returns curves of "fast", which spends 10 a round, and "slow", 20."""
+  return of_rows(
+    {"fast": [[40, 50], [42, 54]], "slow": [[30, 80], [32, 84]]},
+    {"fast": {"num_gradients": 10}, "slow": {"num_gradients": 20}},
+  )
+
+
 def test_steps_are_rounds_times_gradients_times_participation():
-  (found,) = of(
-    [
-      cell("a", [5, 7], gradients=10, fraction=0.5),
-      cell("two phases", [5, 7], gradients=30, fraction=0.5),
-    ],
-    [
-      *curves("a", [[1, 5], [3, 7]]),
-      *curves("two phases", [[1, 5], [3, 7]]),
-    ],
+  found = of_rows(
+    {"a": [[1, 5], [3, 7]], "two phases": [[1, 5], [3, 7]]},
+    {
+      "a": {"num_gradients": 10, "participation": 0.5},
+      "two phases": {"num_gradients": 30, "participation": 0.5},
+    },
   )
   assert found.by_row["a"].rounds.tolist() == [10, 20]
   assert found.by_row["two phases"].rounds.tolist() == [30, 60]
@@ -111,30 +100,25 @@ def test_leads_compare_at_equal_budget():
 
 
 def test_leads_say_when_the_best_changes():
-  (found,) = of(
-    [cell("a", [9.0]), cell("b", [9.0])],
-    [
-      *curves("a", [[5, 6, 7, 8]], steps=(1, 2, 3, 4)),
-      *curves("b", [[1, 2, 9, 9.5]], steps=(1, 2, 3, 4)),
-    ],
+  found = of_rows(
+    {"a": [[5, 6, 7, 8]], "b": [[1, 2, 9, 9.5]]}, steps=(1, 2, 3, 4)
   )
-  told = [
-    (each.step, each.best, each.lead) for each in budget_curves.leads(found)
-  ]
+  leads = budget_curves.leads(found)
   # From step 1 on a, from 3 on b, which also leads at the end.
-  assert told == [(1, "a", 4), (3, "b", 2), (4, "b", 1.5)]
+  assert [(each.step, each.best, each.lead) for each in leads] == [
+    *((1, "a", 4), (3, "b", 2), (4, "b", 1.5))
+  ]
   # One seed shows no spread.
-  assert budget_curves.leads(found)[0].interval is None
+  assert leads[0].interval is None
   assert budget_curves.visible(found) is None
 
 
 def test_streams_have_the_mean_up_to_each_time_step():
-  (found,) = of(
-    [cell("a", [60], gradients=None), cell("still", [50], gradients=0.0)],
-    [
-      *curves("a", [[50, 70]], steps=(1, 2), step="timestep"),
-      *curves("still", [[60, 40]], steps=(1, 2), step="timestep"),
-    ],
+  found = of_rows(
+    {"a": [[50, 70]], "still": [[60, 40]]},
+    {"a": {"num_gradients": None}, "still": {"num_gradients": 0.0}},
+    steps=(1, 2),
+    step="timestep",
   )
   assert found.axis == "time step"
   assert found.by_row["a"].rounds.tolist() == [1, 2]
@@ -148,7 +132,7 @@ def test_columns_of_rounds_are_points_of_one_curve():
     for n in (10, 5)
   ]
   cells = [
-    cell(row, [value + n], gradients=2, column=column, rounds=n)
+    cell(row, [value + n], num_gradients=2, column=column, num_rounds=n)
     for row, value in (("a", 50), ("b", 60))
     for n, column in zip((10, 5), columns, strict=True)
   ]
@@ -165,19 +149,14 @@ def test_columns_of_rounds_are_points_of_one_curve():
 
 
 def test_methods_without_all_gradients_are_left_out_by_name():
-  (found,) = of(
-    [
-      cell("a", [5]),
-      cell("b", [6]),
-      cell("until it converges", [5], gradients=None),
-      cell("none", [5], gradients=0.0),
-      cell("tuned", [5], fine_tuning_steps=100),
-    ],
-    [
-      each
-      for row in ("a", "b", "until it converges", "none", "tuned")
-      for each in curves(row, [[1, 5]])
-    ],
+  rows = "a", "b", "until it converges", "none", "tuned"
+  found = of_rows(
+    {row: [[1, 5]] for row in rows},
+    {
+      "until it converges": {"num_gradients": None},
+      "none": {"num_gradients": 0.0},
+      "tuned": {"fine_tuning_steps": 100},
+    },
   )
   assert list(found.by_row) == ["a", "b"]
   assert found.left_out == {
@@ -192,65 +171,43 @@ def test_methods_without_all_gradients_are_left_out_by_name():
 
 def test_a_table_without_curves_is_refused_with_the_reason():
   with refused(r"one: two methods .*; b: it computes no"):
-    of(
-      [cell("a", [5]), cell("b", [5], gradients=0.0)],
-      [*curves("a", [[1, 5]]), *curves("b", [[1, 5]])],
-    )
+    of_rows({"a": [[1, 5]], "b": [[1, 5]]}, {"b": {"num_gradients": 0.0}})
   with refused("one: no run has finished"):
     of([cell("a", [])], [])
 
 
 def test_profiles_are_over_the_tables_that_have_a_method():
-  def table(name, **means):
-    (found,) = of(
-      [cell(row, [mean]) for row, mean in means.items()],
-      [each for row, m in means.items() for each in curves(row, [[0, m]])],
-      name=name,
-    )
-    return found
-
+  tables = {
+    "one": {"a": 90, "b": 88, "only": 91},
+    "two": {"a": 50, "b": 60},
+    "three": {"b": 70, "c": 75},
+  }
   found = budget_curves.profiles(
     [
-      table("one", a=90, b=88, only=91),
-      table("two", a=50, b=60),
-      table("three", b=70, c=75),
+      of_rows({row: [[0, mean]] for row, mean in means.items()}, name=name)
+      for name, means in tables.items()
     ]
   )
   # "only" and "c" are in one table; the best of a table may be one of these.
-  assert {each.row: each.distances for each in found} == {
-    "a": [1, 10],
-    "b": [0, 3, 5],
-  }
-  a, b = sorted(found, key=lambda each: each.row)
+  # Ordered by the mean share up to 10 points.
+  assert [(each.row, each.distances) for each in found] == [
+    *(("b", [0, 3, 5]), ("a", [1, 10]))
+  ]
+  b, a = found
   assert [a.share(tau) for tau in (0, 1, 10)] == [0, 1 / 2, 1]
   assert [b.share(tau) for tau in (0, 3, 5)] == [1 / 3, 2 / 3, 1]
-  # Ordered by the mean share up to 10 points.
-  assert [each.row for each in found] == ["b", "a"]
-  assert all(map(math.isfinite, a.distances))
 
 
 def test_seeds_must_agree():
   with refused("one: all methods must have the same"):
-    of(
-      [cell("a", [5, 6]), cell("b", [5])],
-      [*curves("a", [[1, 5], [1, 6]]), *curves("b", [[1, 5]])],
-    )
+    of_rows({"a": [[1, 5], [1, 6]], "b": [[1, 5]]})
+  two = [[1, 5], [1, 6]]
+  first, _ = curves("a", two)
+  _, second = curves("a", two, steps=(1, 4))
   with refused("one: a: its seeds have values at diff"):
     of(
       [cell("a", [5, 6]), cell("b", [5, 6])],
-      [
-        *curves("a", [[1, 5]]),
-        *[
-          contents.Curve(
-            row="a",
-            column=_COLUMN.heading,
-            seed=1,
-            step="round",
-            points=[(1, 3), (4, 6)],
-          )
-        ],
-        *curves("b", [[1, 5], [1, 6]]),
-      ],
+      [first, second, *curves("b", two)],
     )
 
 

@@ -22,24 +22,16 @@ def cell(row, column, values, paper=None):
   )
 
 
-def archive(columns, cells):
-  return claims.Archive(
-    made=contents.Contents(
-      name="one/1",
-      title="",
-      source="",
+def archives(**cells_by_name):
+  return {
+    name: claims.Archive(
+      made=contents.Contents(
+        name=name, title="", columns=[_ACCURACY, _ERROR], cells=cells
+      ),
       command="",
-      machine="",
-      date="",
-      is_full=False,
-      rows=list(dict.fromkeys(each.row for each in cells)),
-      columns=columns,
-      cells=cells,
-      protocol=[],
-      curves=[],
-    ),
-    command="",
-  )
+    )
+    for name, cells in cells_by_name.items()
+  }
 
 
 def claim(**fields):
@@ -61,86 +53,78 @@ def test_page_is_up_to_date(capsys):
 
 
 def test_pairs_are_with_rows_that_the_paper_prints():
-  archives = {
-    "one": archive(
-      [_ACCURACY],
-      [
-        cell("a", _ACCURACY, [80, 84], 90),
-        cell("b", _ACCURACY, [70, 78], 85.5),
-        cell("ours", _ACCURACY, [99, 99]),
-        cell("not run", _ACCURACY, [], 20),
-      ],
-    )
-  }
-  (found,) = claims.pairs(claim(), archives)
+  made = archives(
+    one=[
+      cell("a", _ACCURACY, [80, 84], 90),
+      cell("b", _ACCURACY, [70, 78], 85.5),
+      cell("ours", _ACCURACY, [99, 99]),
+      cell("not run", _ACCURACY, [], 20),
+    ]
+  )
+  (found,) = claims.pairs(claim(), made)
   assert (found.worse, found.paper) == ("b", 4.5)
   assert found.differences == [10, 6]
   assert (found.mean, found.side) == (8, 1)
   # t of 0.975 with one degree of freedom is 12.7062, the standard error is 2.
   assert found.interval == pytest.approx((8 - 25.4124, 8 + 25.4124), abs=1e-3)
-  (named,) = claims.pairs(claim(than=("ours",)), archives)
+  (named,) = claims.pairs(claim(than=("ours",)), made)
   assert (named.mean, named.paper, named.side) == (-17, None, -1)
-
-
-def test_lower_is_better():
-  archives = {
-    "one": archive(
-      [_ERROR], [cell("a", _ERROR, [1], 5), cell("b", _ERROR, [3], 20)]
-    )
-  }
-  (found,) = claims.pairs(claim(), archives)
+  # Of errors, the lower one is better.
+  errors = cell("a", _ERROR, [1], 5), cell("b", _ERROR, [3], 20)
+  (found,) = claims.pairs(claim(), archives(one=errors))
   assert (found.mean, found.paper, found.interval) == (2, 15, None)
 
 
 def test_archives_are_pooled_and_columns_are_chosen():
-  archives = {
-    "one": archive(
-      [_ACCURACY, _ERROR],
-      [cell("a", _ACCURACY, [3], 1), cell("a", _ERROR, [3], 1)],
-    ),
-    "two": archive(
-      [_ACCURACY, _ERROR],
-      [cell("b", _ACCURACY, [1], 1), cell("b", _ERROR, [1], 1)],
-    ),
-  }
-  both = claims.pairs(claim(archives=("one", "two")), archives)
-  assert [each.mean for each in both] == [2, -2]
-  (one,) = claims.pairs(
-    claim(archives=("one", "two"), columns=("digits", "client")), archives
+  made = archives(
+    one=[cell("a", _ACCURACY, [3], 1), cell("a", _ERROR, [3], 1)],
+    two=[cell("b", _ACCURACY, [1], 1), cell("b", _ERROR, [1], 1)],
   )
+  names = {"archives": ("one", "two")}
+  both = claims.pairs(claim(**names), made)
+  assert [each.mean for each in both] == [2, -2]
+  (one,) = claims.pairs(claim(**names, columns=("digits", "client")), made)
   assert one.column == _ACCURACY
   with refused("no common column of a and another"):
-    claims.pairs(claim(), archives)
+    claims.pairs(claim(), made)
   with refused("no common column of a and c in one"):
-    claims.pairs(claim(than=("c",)), archives)
-
-
-def pair(*differences):
-  return claims.Pair(
-    column=_ACCURACY,
-    worse="b",
-    paper=None,
-    differences=differences,
-    interval=None,
-  )
+    claims.pairs(claim(than=("c",)), made)
 
 
 @pytest.mark.parametrize(
-  "found, verdict",
-  [
-    ([pair(1, 2)], claims.HOLDS),
-    ([pair(1)], claims.HOLDS),
-    ([pair(-1)], claims.HOLDS_NOT),
-    ([pair(0, 0)], claims.LEVEL),
-    # Mean 1, standard deviation 1.41.
-    ([pair(0, 2)], claims.LEVEL),
-    ([pair(1, 2), pair(0, 2)], claims.LEVEL),
-    ([pair(1, 2), pair(1, 2), pair(0, 2)], claims.HOLDS),
-    ([pair(1, 2), pair(1, 2), pair(-1, -2)], claims.HOLDS_NOT),
-  ],
+  "differences, verdict",
+  # The mean of 0 and 2 is 1, the standard deviation 1.41.
+  tables.cases("""
+[(1, 2)]
+    HOLDS
+[(1,)]
+    HOLDS
+[(-1,)]
+    HOLDS_NOT
+[(0, 0)]
+    LEVEL
+[(0, 2)]
+    LEVEL
+[(1, 2), (0, 2)]
+    LEVEL
+[(1, 2), (1, 2), (0, 2)]
+    HOLDS
+[(1, 2), (1, 2), (-1, -2)]
+    HOLDS_NOT
+"""),
 )
-def test_verdict(found, verdict):
-  assert claims.verdict_of(found) == verdict
+def test_verdict(differences, verdict):
+  pairs = [
+    claims.Pair(
+      column=_ACCURACY,
+      worse="b",
+      paper=None,
+      differences=values,
+      interval=None,
+    )
+    for values in differences
+  ]
+  assert claims.verdict_of(pairs) == getattr(claims, verdict)
 
 
 @pytest.mark.parametrize(

@@ -31,32 +31,32 @@ def adapt_constantly():
   return regret.build(PROBLEM, 1.0)
 
 
-def stream_of(problem, omega, num_examples=50, seed=0, target=SKEWED):
+def stream_of(omega, num_examples=50, seed=0):
   return regret.draw_stream(
-    problem, np.asarray(omega, float), target, num_examples, seed
+    PROBLEM, np.asarray(omega, float), SKEWED, num_examples, seed
   )
 
 
-def regrets_of(problem, stream, adaptation, index=0):
+def regrets_of(stream, *thetas):
+  """The regrets of each adaptation to one stream, by step."""
   distributions = stream.distributions[1:]
-  return regret.regrets(
-    problem,
-    adaptation.theta[index],
-    distributions,
-    problem.optimal_risks(distributions),
-  )
+  optimal_risks = PROBLEM.optimal_risks(distributions)
+  return [
+    regret.regrets(PROBLEM, theta, distributions, optimal_risks)
+    for theta in thetas
+  ]
 
 
-def random_theta(problem, seed, scale=1.0):
-  return scale * np.random.default_rng(seed).normal(size=problem.shape)
+def random_theta(seed, scale=1.0):
+  return scale * np.random.default_rng(seed).normal(size=PROBLEM.shape)
 
 
-def keras_risk(problem, theta, sample_weight):
+def keras_risk(theta, sample_weight):
   """The mean weighted cross-entropy and the quadratic term, by Keras."""
   losses = tf.keras.losses.sparse_categorical_crossentropy(
-    problem.y, problem.inputs @ theta, from_logits=True
+    PROBLEM.y, PROBLEM.inputs @ theta, from_logits=True
   )
-  decay = problem.weight_decay / 2 * np.linalg.norm(theta) ** 2
+  decay = PROBLEM.weight_decay / 2 * np.linalg.norm(theta) ** 2
   return np.mean(sample_weight * losses.numpy()) + decay
 
 
@@ -64,10 +64,10 @@ class TestRisk:
   @CHEAP
   @hypothesis.given(SEEDS)
   def test_class_risks_weighted_sum_is_the_risk(self, seed):
-    theta = random_theta(PROBLEM, seed)
+    theta = random_theta(seed)
     distribution = np.random.default_rng(seed).dirichlet(np.ones(5))
     # All classes have the same share of the examples, 1 / 5.
-    expected = keras_risk(PROBLEM, theta, 5 * distribution[PROBLEM.y])
+    expected = keras_risk(theta, 5 * distribution[PROBLEM.y])
     assert distribution @ PROBLEM.class_risks(theta) == pytest.approx(
       expected, rel=1e-12
     )
@@ -75,7 +75,7 @@ class TestRisk:
   @CHEAP
   @hypothesis.given(SEEDS)
   def test_gradient_matches_finite_differences(self, seed):
-    theta = random_theta(PROBLEM, seed)
+    theta = random_theta(seed)
     distribution = np.random.default_rng(seed).dirichlet(np.ones(5))
     error = optimize.check_grad(
       lambda x: distribution @ PROBLEM.class_risks(x.reshape(PROBLEM.shape)),
@@ -99,7 +99,7 @@ class TestOptimum:
     assert np.abs(PROBLEM.gradient(theta, distribution)).max() <= 1e-7
     assert np.linalg.norm(theta) < PROBLEM.radius
     smallest = distribution @ PROBLEM.class_risks(theta)
-    moved = theta + random_theta(PROBLEM, seed, scale=0.01)
+    moved = theta + random_theta(seed, scale=0.01)
     # What the quadratic term alone makes it worse by.
     gap = PROBLEM.weight_decay / 2 * np.linalg.norm(moved - theta) ** 2
     assert distribution @ PROBLEM.class_risks(moved) >= smallest + 0.99 * gap
@@ -108,7 +108,7 @@ class TestOptimum:
     shape = PROBLEM.shape
     expected = optimize.minimize(
       lambda x: SKEWED @ PROBLEM.class_risks(x.reshape(shape)),
-      random_theta(PROBLEM, 3).ravel(),
+      random_theta(3).ravel(),
       jac=lambda x: PROBLEM.gradient(x.reshape(shape), SKEWED).ravel(),
       method="BFGS",
       options={"gtol": 1e-6},
@@ -126,7 +126,7 @@ class TestOptimum:
 
 class TestDrawStream:
   def test_distributions_and_shift_match_a_hand_count(self):
-    stream = stream_of(PROBLEM, [0, 1, 0.5])
+    stream = stream_of([0, 1, 0.5])
     np.testing.assert_allclose(
       stream.distributions, [UNIFORM, SKEWED, (UNIFORM + SKEWED) / 2]
     )
@@ -135,26 +135,13 @@ class TestDrawStream:
 
   def test_examples_have_the_classes_of_their_step(self):
     num_examples = 20000
-    stream = stream_of(PROBLEM, [0, 0, 1], num_examples)
+    stream = stream_of([0, 0, 1], num_examples)
     for step, expected in enumerate([UNIFORM, SKEWED]):
       counts = np.bincount(PROBLEM.y[stream.examples[step]], minlength=5)
       # Four standard deviations, at most 0.014.
       np.testing.assert_allclose(counts / num_examples, expected, atol=0.0142)
     # All 200 examples occur, as each is expected 50 times or more.
     assert len(np.unique(stream.examples)) == 200
-
-  def test_class_without_probability_is_never_drawn(self):
-    stream = stream_of(
-      PROBLEM, [0, 1, 1], 5000, target=np.array([0, 0.5, 0, 0.5, 0])
-    )
-    assert set(PROBLEM.y[stream.examples.ravel()]) == {1, 3}
-
-  def test_stream_is_a_function_of_the_seed(self):
-    first, second, other = (
-      stream_of(PROBLEM, [0, 0.5, 1], seed=seed).examples for seed in (4, 4, 5)
-    )
-    np.testing.assert_array_equal(first, second)
-    assert not np.array_equal(first, other)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +156,7 @@ def test_bound_matches_a_hand_count(shift, num_timesteps, expected):
 @pytest.mark.slow
 class TestAdaptation:
   def test_steps_match_numpy(self, adapt):
-    stream = stream_of(PROBLEM, [0, 0.3, 1, 0])
+    stream = stream_of([0, 0.3, 1, 0])
     found = adapt([stream], [2.0])
     inputs = tf.constant(PROBLEM.inputs, tf.float32)
     confusion = bbse.confusion_matrix(
@@ -200,7 +187,7 @@ class TestAdaptation:
 
   def test_streams_do_not_see_each_other(self, adapt):
     streams = [
-      stream_of(PROBLEM, omega, seed=seed)
+      stream_of(omega, seed=seed)
       for seed, omega in enumerate([[0, 0, 1, 1], [0, 1, 0, 1]])
     ]
     together = adapt(streams, [2.0, 4.0])
@@ -208,36 +195,27 @@ class TestAdaptation:
       alone = adapt([streams[index]], [rate]).theta[0]
       np.testing.assert_allclose(together.theta[index], alone, atol=1e-5)
 
-  def test_equal_bounds_give_a_constant_rate(self, adapt_constantly):
-    found = adapt_constantly([stream_of(PROBLEM, [0, 1, 0, 1])], [0.7])
-    np.testing.assert_allclose(found.learning_rates, 0.7, rtol=1e-6)
-
   def test_huge_steps_stay_in_the_ball(self, adapt_constantly):
-    found = adapt_constantly([stream_of(PROBLEM, [0, 1, 0, 1])], [1e4])
+    found = adapt_constantly([stream_of([0, 1, 0, 1])], [1e4])
     norms = np.linalg.norm(found.theta[0], axis=(1, 2))
     np.testing.assert_allclose(norms[1:], PROBLEM.radius, rtol=1e-5)
 
 
 @pytest.mark.slow
 class TestRegret:
-  def test_regret_is_not_negative_at_any_step(self, adapt):
-    stream = stream_of(PROBLEM, np.tile([0, 0.5, 1, 0.5], 20))
-    by_step = regrets_of(PROBLEM, stream, adapt([stream], [4.0]))
+  def test_regret_is_not_negative_and_adaptation_beats_staying(self, adapt):
+    stream = stream_of(np.linspace(0, 1, 101))
+    found = adapt([stream, stream], [4.0, 0.0])
+    adapted, stayed = regrets_of(stream, *found.theta)
     # The optima are right within 45 * 1e-14 / 0.02 = 3e-11.
-    assert by_step.min() >= -3e-11
-    assert by_step.max() > 1e-3
+    assert min(adapted.min(), stayed.min()) >= -3e-11
+    assert adapted.max() > 1e-3
+    assert adapted.sum() < 0.3 * stayed.sum()
 
   def test_regret_of_the_optimum_is_zero_without_shift(self, adapt):
-    stream = stream_of(PROBLEM, np.zeros(20))
-    by_step = regrets_of(PROBLEM, stream, adapt([stream], [0.0]))
+    stream = stream_of(np.zeros(20))
+    by_step = regrets_of(stream, *adapt([stream], [0.0]).theta)
     np.testing.assert_allclose(by_step, 0, atol=1e-9)
-
-  def test_regret_of_staying_grows_linearly(self, adapt):
-    stream = stream_of(PROBLEM, [0, *np.ones(40)])
-    by_step = regrets_of(PROBLEM, stream, adapt([stream], [0.0]))
-    assert by_step[0] > 0.01
-    # As theta is float32.
-    np.testing.assert_allclose(by_step, by_step[0], rtol=1e-6)
 
   def test_rate_that_falls_with_the_length_gives_sublinear_regret(
     self, adapt_constantly
@@ -246,25 +224,11 @@ class TestRegret:
     for num_timesteps in (100, 900):
       # Stationary, for which eta = Theta(T^(-1/2)), E.2.
       streams = [
-        stream_of(PROBLEM, [0, *np.ones(num_timesteps)], seed=seed)
-        for seed in range(4)
+        stream_of([0, *np.ones(num_timesteps)], seed=seed) for seed in range(4)
       ]
       for totals, rate in (falling, 3 / num_timesteps**0.5), (constant, 3.0):
         found = adapt_constantly(streams, [rate] * len(streams))
-        totals.append(
-          sum(
-            regrets_of(PROBLEM, stream, found, index).sum()
-            for index, stream in enumerate(streams)
-          )
-        )
+        totals.append(np.sum(list(map(regrets_of, streams, found.theta))))
     # T grows by 9. What grows like T^(2/3) grows by 4.3.
     assert 1 < falling[1] / falling[0] < 9 ** (2 / 3)
     assert constant[1] / constant[0] > 7
-
-  def test_adaptation_beats_staying_under_shift(self, adapt):
-    stream = stream_of(PROBLEM, np.linspace(0, 1, 201))
-    found = adapt([stream, stream], [4.0, 0.0])
-    adapted, stayed = (
-      regrets_of(PROBLEM, stream, found, index).sum() for index in (0, 1)
-    )
-    assert adapted < 0.3 * stayed

@@ -17,11 +17,8 @@ from tff_shift.simulation.storage import run_records
 
 
 def flags():
-  found = {}
-  for argument in sys.argv[1:]:
-    name, _, value = argument.removeprefix("--").partition("=")
-    found[name] = value
-  return found
+  pairs = (argument.partition("=") for argument in sys.argv[1:])
+  return {name.removeprefix("--"): value for name, _, value in pairs}
 
 
 def value(algorithm, dirichlet, rate, seed):
@@ -75,48 +72,41 @@ def main():
           )
       file.write(f"target,{seed},5,{float(chosen)!r},1.5,2.5\n")
       file.write(f"last_source,{seed},5,{float(chosen)!r},9,9\n")
-  run_folder.write_summary(
-    [
-      run_records.Entry(
-        algorithm=algorithm,
-        dataset="circle",
-        setting={
-          "selection": rule if rate == chosen else "none",
-          "learning_rate": float(rate),
-        },
-        metrics={
-          name: run_records.Metric(
-            mean=statistics.mean(values), std=0.0, seeds=tuple(values)
-          )
-          for name, values in measured[rate].items()
-        },
-        rounds=5,
-        seconds_per_round=0.5,
-        num_diverged=(0,) * len(seeds),
-        scores={f"rate {each}": float(each) for each in rates},
-      )
-      for rate in judged
-    ]
-    + [
-      run_records.Entry(
-        algorithm=bound,
-        dataset="circle",
-        # Bounds are of the selected setting, and not selected themselves.
-        setting={"selection": "none"},
-        metrics={
-          "client_accuracy": run_records.Metric(
-            mean=accuracy, std=0.0, seeds=(accuracy,) * len(seeds)
-          )
-        },
-        rounds=5,
-        seconds_per_round=0.5,
-        num_diverged=(0,) * len(seeds),
-        scores={},
-      )
+
+  def entry(name, selection, measured, scores=None, **setting):
+    return run_records.Entry(
+      algorithm=name,
+      dataset="circle",
+      setting={"selection": selection} | setting,
+      metrics={
+        metric: run_records.Metric(
+          mean=statistics.mean(values), std=0.0, seeds=tuple(values)
+        )
+        for metric, values in measured.items()
+      },
+      rounds=5,
+      seconds_per_round=0.5,
+      num_diverged=(0,) * len(seeds),
+      scores=scores or {},
+    )
+
+  entries = [
+    entry(
+      algorithm,
+      rule if rate == chosen else "none",
+      measured[rate],
+      {f"rate {each}": float(each) for each in rates},
+      learning_rate=float(rate),
+    )
+    for rate in judged
+  ]
+  if "bounds" in given:
+    # Bounds are of the selected setting, and not selected themselves.
+    entries += [
+      entry(bound, "none", {"client_accuracy": [accuracy] * len(seeds)})
       for bound, accuracy in (("majority_class", 10.0), ("pooled", 90.0))
-      if "bounds" in given
     ]
-  )
+  run_folder.write_summary(entries)
   run_folder.write_done(given)
 
 

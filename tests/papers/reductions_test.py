@@ -73,12 +73,11 @@ def test_further_flags_count_for_those_who_have_them():
   assert found["fed_avg"].flags["learning_rate"] == "1,2"
 
 
-@pytest.mark.parametrize(
-  "values, number, kept",
-  [("abcde", 2, "cd"), ("abc", 2, "bc"), ("abc", 1, "b"), ("ab", 5, "ab")],
-)
-def test_middle(values, number, kept):
-  assert reductions.middle(list(values), number) == list(kept)
+def test_middle():
+  for values, number, kept in (
+    *(("abcde", 2, "cd"), ("abc", 2, "bc"), ("abc", 1, "b"), ("ab", 5, "ab")),
+  ):
+    assert reductions.middle(list(values), number) == list(kept)
 
 
 @pytest.mark.parametrize(
@@ -153,17 +152,14 @@ def test_a_budget_below_the_least_is_refused():
     budget.fit(_RUNGS, estimate, 1.0)
 
 
-@pytest.mark.parametrize(
-  "text, seconds", [("90s", 90), ("30m", 1800), ("1.5h", 5400), ("2d", 172800)]
-)
-def test_budgets_are_times(text, seconds):
-  assert budget.parse(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["2", "h", "0m", "-1h", "2 h", "1h30"])
-def test_other_budgets_are_refused(text):
-  with refused("a time such as 30m"):
-    budget.parse(text)
+def test_budgets_are_times():
+  for text, seconds in (
+    *(("90s", 90), ("30m", 1800), ("1.5h", 5400), ("2d", 172800)),
+  ):
+    assert budget.parse(text) == seconds
+  for text in ("2", "h", "0m", "-1h", "2 h", "1h30"):
+    with refused("a time such as 30m"):
+      budget.parse(text)
 
 
 def test_costs_count_runs():
@@ -173,3 +169,6 @@ def test_costs_count_runs():
   assert costs.num_evaluations(job) == 5
   half = circle_jobs("rounds=50%")["fed_avg"]
   assert costs.training_seconds(half) == costs.training_seconds(job) / 2
+  # All settings with all seeds.
+  everything = circle_jobs(more_flags={"all_settings": True})["fed_avg"]
+  assert costs.num_runs(everything) == 5 + 5 * 3

@@ -95,17 +95,28 @@ def test_one_command_starts_goes_on_and_does_nothing(
   )
   folder = tmp_path / "out"
   arguments = [
-    "demo/digits",
-    f"--output_dir={folder}",
-    "--resume=auto",
-    "--flags=--batch_size='8'",
-    *_SMALL,
+    *("demo/digits", f"--output_dir={folder}", "--columns=inf"),
+    *("--resume=auto", "--flags=--batch_size='8'", *_SMALL),
   ]
   monkeypatch.setenv("FAKE_FAILS", "fed_rep")
   assert run_reproduce(*arguments) == 3
+  # A failure stops no other.
+  line = f"{_IID}/fed_rep: exit code 1: evolving: it is broken"
+  assert pages[0].problems == [line.replace("exit", "failed: exit")]
+  log = folder / _IID / "fed_rep.log"
+  assert f"reproduce: {line}; log: {log}\n" in capsys.readouterr().err
+  assert log.read_text() == "first line\nevolving: it is broken\n"
+  cells = {
+    cell.row: cell for cell in pages[0].cells if cell.column[1] == "client"
+  }
+  assert cells["FedRep"].absent == "failed: exit code 1: evolving: it is broken"
+  assert cells["FedAvg"].by_seed and cells["FedEvp"].by_seed
+  # Mended, it goes on; the others are left alone.
   monkeypatch.delenv("FAKE_FAILS")
   assert run_reproduce(*arguments) == 0
-  assert sorted(starts(folder).values()) == [1, 1, 1, 1, 2, 2]
+  assert pages[1].problems == []
+  expected = {f"{_IID}/{name}": 1 + (name == "fed_rep") for name in _METHODS}
+  assert starts(folder) == expected
   capsys.readouterr()
   times = {each: each.stat().st_mtime_ns for each in folder.rglob("*")}
   assert run_reproduce(*arguments) == 0
@@ -122,41 +133,7 @@ def test_one_command_starts_goes_on_and_does_nothing(
   assert run_reproduce(*arguments) == 0
   assert run_reproduce(*arguments, "--page_only") == 0
   assert len(pages) == 6
-  assert sorted(starts(folder).values()) == [1, 1, 1, 1, 2, 2]
-
-
-def test_folder_that_cannot_be_written_is_refused(run_reproduce, capsys):
-  folder = "--output_dir=/proc/self/fdinfo/run"
-  assert run_reproduce("demo/digits", folder, "--full") == 2
-  error = capsys.readouterr().err
-  assert error.count("\n") == 1
-  assert "--output_dir: /proc/self/fdinfo/run cannot be written: " in error
-
-
-@pytest.mark.slow
-def test_a_failure_stops_no_other(
-  tmp_path, run_reproduce, pages, monkeypatch, capsys
-):
-  folder = tmp_path / "out"
-  arguments = ["demo/digits", f"--output_dir={folder}", "--columns=inf"]
-  monkeypatch.setenv("FAKE_FAILS", "fed_rep")
-  assert run_reproduce(*arguments, *_SMALL) == 3
-  line = f"{_IID}/fed_rep: exit code 1: evolving: it is broken"
-  assert pages[0].problems == [line.replace("exit", "failed: exit")]
-  log = folder / _IID / "fed_rep.log"
-  assert f"reproduce: {line}; log: {log}\n" in capsys.readouterr().err
-  cells = {
-    cell.row: cell for cell in pages[0].cells if cell.column[1] == "client"
-  }
-  assert cells["FedRep"].absent == "failed: exit code 1: evolving: it is broken"
-  assert cells["FedAvg"].by_seed and cells["FedEvp"].by_seed
-  assert log.read_text() == "first line\nevolving: it is broken\n"
-  # Mended, it goes on; the others are left alone.
-  monkeypatch.delenv("FAKE_FAILS")
-  assert run_reproduce(*arguments, "--resume", _SMALL[1]) == 0
-  assert starts(folder)[f"{_IID}/fed_rep"] == 2
-  assert starts(folder)[f"{_IID}/fed_avg"] == 1
-  assert pages[1].problems == []
+  assert starts(folder) == expected
 
 
 def test_the_page_has_the_columns_that_are_asked_for(
@@ -199,6 +176,8 @@ def test_the_page_has_the_columns_that_are_asked_for(
     'rounds=1': it must be --name=value
 ("--full", "--output_dir=")
     --output_dir: it must be set
+("--full", "--output_dir=/proc/self/fdinfo/run")
+    --output_dir: /proc/self/fdinfo/run cannot be written:
 """),
 )
 def test_wrong_flags_are_refused(
@@ -393,34 +372,26 @@ def test_binaries_end_when_the_runner_is_killed(tmp_path, monkeypatch):
   assert not process.is_running()
 
 
-@pytest.mark.slow
-def test_commands_can_be_pasted(tmp_path, run_reproduce, pages):
-  folder = tmp_path / "out"
-  run_reproduce(
-    "demo/digits", f"--output_dir={folder}", "--only=fed_avg", "--full"
-  )
-  cell = next(cell for cell in pages[0].cells if cell.by_seed)
-  read = json.loads((folder / cell.run.folder / "config.json").read_text())
-  started = shlex.split(read["command_line"])[3:]
-  assert sorted(started) == sorted(
-    ["--resume=auto", *shlex.split(cell.run.command)[3:]]
-  )
-  assert pages[0].is_full
-
-
 def test_all_settings_show_the_oracles_selection(
   tmp_path, run_reproduce, pages
 ):
+  folder = tmp_path / "out"
   arguments = [
-    *("demo/digits", f"--output_dir={tmp_path / 'out'}", "--full"),
-    *("--only=fed_avg", f"--columns={_IID.removeprefix('rotated_digits_')}"),
+    *("demo/digits", f"--output_dir={folder}", "--full"),
+    "--only=fed_avg,pooled,majority_class",
+    f"--columns={_IID.removeprefix('rotated_digits_')}",
   ]
   assert run_reproduce(*arguments, "--flags=--all_settings") == 0
   (made,) = pages
   # More runs on the test data reduce nothing, and change no setting.
   assert made.is_full
   assert "all settings" not in {line.name for line in made.protocol}
-  cell = next(cell for cell in made.cells if cell.by_seed)
+  cells = {
+    cell.row: cell
+    for cell in made.cells
+    if cell.by_seed and cell.column[-1] == "client"
+  }
+  cell = cells["FedAvg"]
   assert [(each.label, each.is_selected) for each in cell.trials] == [
     ("learning rate 0.0003", False),
     ("learning rate 0.001", False),
@@ -429,24 +400,13 @@ def test_all_settings_show_the_oracles_selection(
   assert cell.trials[-1].by_seed == cell.by_seed
   assert cell.trials[0].by_seed[0] == pytest.approx(1.2 * 7 + 0.003)
   assert (cell.budget.num_settings, cell.budget.num_rounds) == (3, 5)
-  assert made.references == ["FedAvg"] and not made.floors
-
-
-@pytest.mark.slow
-def test_bounds_of_a_selected_setting_are_a_floor_and_a_ceiling(
-  tmp_path, run_reproduce, pages
-):
-  arguments = [
-    *("demo/digits", f"--output_dir={tmp_path / 'out'}", "--full"),
-    "--only=fed_avg,pooled,majority_class",
-    f"--columns={_IID.removeprefix('rotated_digits_')}",
-  ]
-  assert run_reproduce(*arguments) == 0
-  (made,) = pages
-  found = {
-    cell.row: set(cell.by_seed.values())
-    for cell in made.cells
-    if cell.by_seed and cell.column[-1] == "client"
-  }
-  floor, ceiling = made.floors[0], made.ceilings[0]
-  assert (found[floor], found[ceiling]) == ({10.0}, {90.0})
+  assert made.references == ["FedAvg"]
+  # Bounds of the selected setting are a floor and a ceiling.
+  for names, value in ((made.floors, 10.0), (made.ceilings, 90.0)):
+    assert set(cells[names[0]].by_seed.values()) == {value}
+  # The command can be pasted.
+  read = json.loads((folder / cell.run.folder / "config.json").read_text())
+  started = shlex.split(read["command_line"])[3:]
+  assert sorted(started) == sorted(
+    ["--resume=auto", *shlex.split(cell.run.command)[3:]]
+  )

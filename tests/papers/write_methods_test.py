@@ -5,6 +5,7 @@ import types
 import pytest
 
 from experiments.papers import write_methods
+from tests.fixtures import tables
 from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import factories
 
@@ -36,31 +37,20 @@ def test_page_is_that_of_the_files(capsys):
 def test_entry_has_the_parts_of_the_docstring():
   found = write_methods.describe("mean_of_two", module())
   assert (found.title, found.summary) == (
-    "Mean of two",
-    "a client averages two models.",
+    *("Mean of two", "a client averages two models."),
   )
   assert found.papers == (
     write_methods.Paper(
-      "Averaging Two",
-      "Doe, Roe",
-      "ICML 2030",
+      *("Averaging Two", "Doe, Roe", "ICML 2030"),
       "https://arxiv.org/abs/3001.01234",
     ),
   )
   assert found.leaves == "The update of w. In plaintext, one sum."
   assert found.stays == "v stays. The head stays with it."
   assert found.scenarios == ("evolving", "guidance")
-  assert found.aggregators == (
-    "mean",
-    "robust",
-    "dp",
-    "dp_ftrl",
-    "secure",
-    "compressed",
-  )
-
-
-def test_second_paper_follows_an_and():
+  names = "mean robust dp dp_ftrl secure compressed"
+  assert found.aggregators == tuple(names.split())
+  # A second paper follows an "and".
   first, second = write_methods.papers(
     "One (A; 2001, openreview:xy-Z_1), and Two\n(B, C; KDD 2002), both."
   )
@@ -82,22 +72,21 @@ def test_aggregators_are_those_that_are_not_refused():
 
 @pytest.mark.parametrize(
   "old, new, message",
-  [
-    ("Mean of two:", "Mean of two,", "the first line must be 'Name: "),
-    ("Averaging Two (Doe, Roe; ", "A method (", "the second paragraph must"),
-    (
-      "What leaves a client:",
-      "It sends",
-      "'What leaves a client:'; there are 0",
-    ),
-  ],
+  tables.cases("""
+"Mean of two:", "Mean of two,"
+    the first line must be 'Name:
+"Averaging Two (Doe, Roe; ", "A method ("
+    the second paragraph must
+"What leaves a client:", "It sends"
+    'What leaves a client:'; there are 0
+"""),
 )
-def test_missing_part_is_refused_with_the_file(old, new, message):
+def test_missing_part_is_refused_with_the_file(old, new, message, refusal):
   assert _TEXT.count(old) == 1
-  with pytest.raises(ValueError) as caught:
-    write_methods.describe("mean_of_two", module(_TEXT.replace(old, new)))
-  assert str(caught.value).startswith("tff_shift/algorithms/mean_of_two.py: ")
-  assert message in str(caught.value)
+  changed = module(_TEXT.replace(old, new))
+  told = refusal(write_methods.describe, "mean_of_two", changed)
+  assert told.startswith("tff_shift/algorithms/mean_of_two.py: ")
+  assert message in told
 
 
 def test_outdated_page_is_named_and_written(tmp_path, capsys):

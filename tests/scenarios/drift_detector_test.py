@@ -5,6 +5,7 @@ import pytest
 from sklearn import preprocessing
 
 from tests.fixtures import tables
+from tests.fixtures.arrays import normal
 from tff_shift.data import examples
 from tff_shift.data import table
 from tff_shift.data.shifts import dynamic_personalization
@@ -42,6 +43,10 @@ def halves(x):
   )
 
 
+ONE, OTHER = np.split(DATASET.test.x, 2)
+SCALER = preprocessing.StandardScaler().fit(halves(DATASET.public.x))
+
+
 def fit(**options) -> drift_detector.Instruments:
   options = {
     "representation": None,
@@ -53,65 +58,53 @@ def fit(**options) -> drift_detector.Instruments:
   return drift_detector.fit(DATASET, **options)
 
 
-class TestSplitPublic:
-  def test_parts_share_no_example(self):
-    train, held_out = drift_detector.split_public(DATASET.public, 4)
-    assert (len(train.y), len(held_out.y)) == (24, 6)
-    together = np.concatenate([train.x, held_out.x]).reshape(30, -1)
-    assert len(np.unique(together, axis=0)) == 30
-    again, _ = drift_detector.split_public(DATASET.public, 4)
-    other, _ = drift_detector.split_public(DATASET.public, 5)
-    np.testing.assert_array_equal(train.x, again.x)
-    assert not np.array_equal(train.x, other.x)
-
-  def test_labels_stay_with_their_images(self):
-    images = {
-      image.tobytes(): label
-      for image, label in zip(*DATASET.public, strict=True)
-    }
-    for part in drift_detector.split_public(DATASET.public, 0):
-      assert [images[image.tobytes()] for image in part.x] == list(part.y)
-
-  def test_two_examples_are_one_and_one(self):
-    parts = drift_detector.split_public(make_examples(2, 0), 0)
-    assert [len(part.y) for part in parts] == [1, 1]
+def test_public_part_is_split_without_a_common_example():
+  parts = train, held_out = drift_detector.split_public(DATASET.public, 4)
+  assert (len(train.y), len(held_out.y)) == (24, 6)
+  together = np.concatenate([train.x, held_out.x]).reshape(30, -1)
+  assert len(np.unique(together, axis=0)) == 30
+  # Labels stay with their images.
+  images = {
+    image.tobytes(): label for image, label in zip(*DATASET.public, strict=True)
+  }
+  for part in parts:
+    assert [images[image.tobytes()] for image in part.x] == list(part.y)
+  again, _ = drift_detector.split_public(DATASET.public, 4)
+  other, _ = drift_detector.split_public(DATASET.public, 5)
+  np.testing.assert_array_equal(train.x, again.x)
+  assert not np.array_equal(train.x, other.x)
+  parts = drift_detector.split_public(make_examples(2, 0), 0)
+  assert [len(part.y) for part in parts] == [1, 1]
 
 
 @pytest.mark.slow
-class TestExtractor:
-  def test_features_are_the_embedding(self, run_in_graph, context):
-    del context
-    model = drift_detector.extractor_model((8, 8, 1), 3)
-    assert model.embedding_size == 32
-    seed = randomness.server_seed(0)
-    weights = run_in_graph(model.initial_weights, seed)
-    x = DATASET.public.x
-    found = drift_detector.make_extractor(model, weights)(x)
-    expected = run_in_graph(model.embed, weights.backbone, x)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-    assert found.shape == (30, 32)
+def test_features_of_the_extractor_are_the_embedding(run_in_graph, context):
+  del context
+  model = drift_detector.extractor_model((8, 8, 1), 3)
+  assert model.embedding_size == 32
+  weights = run_in_graph(model.initial_weights, randomness.server_seed(0))
+  x = DATASET.public.x
+  found = drift_detector.make_extractor(model, weights)(x)
+  expected = run_in_graph(model.embed, weights.backbone, x)
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+  assert found.shape == (30, 32)
 
 
 class TestFit:
+  def distance(self, fitted):
+    return fitted.distance(fitted.features(ONE), fitted.features(OTHER))
+
   def test_distance_of_pixels_is_as_it_is(self):
     fitted = fit(threshold=1.5)
-    one, other = DATASET.test.x[:5], DATASET.test.x[5:]
-    assert fitted.distance(
-      fitted.features(one), fitted.features(other)
-    ) == distances.distance(one, other)
+    assert self.distance(fitted) == distances.distance(ONE, OTHER)
     assert fitted.threshold == 1.5
     assert fitted.represent is None
 
   def test_distance_of_features_is_standardised_on_public_data(self):
     fitted = fit(distance_features="extractor", extractor=halves, threshold=0.0)
-    one, other = DATASET.test.x[:5], DATASET.test.x[5:]
-    scaler = preprocessing.StandardScaler().fit(halves(DATASET.public.x))
-    expected = distances.distance(
-      scaler.transform(halves(one)), scaler.transform(halves(other))
-    )
-    assert fitted.distance(
-      fitted.features(one), fitted.features(other)
-    ) == pytest.approx(expected)
+    scaled = (SCALER.transform(halves(part)) for part in (ONE, OTHER))
+    expected = distances.distance(*scaled)
+    assert self.distance(fitted) == pytest.approx(expected)
     assert fitted.threshold == 0
 
   @pytest.mark.parametrize("features", choices.FEATURES)
@@ -126,9 +119,7 @@ class TestFit:
       period_size=PERIOD_SIZE,
       num_pairs=200,
       seed=3,
-      scaler=preprocessing.StandardScaler().fit(halves(DATASET.public.x))
-      if extractor
-      else None,
+      scaler=SCALER if extractor else None,
     )
     assert np.mean(pairs <= fitted.threshold) == 0.8
 
@@ -147,38 +138,36 @@ class TestFit:
     assert r.shape == (size,)
     if name != "t_sne_map":
       # Standardised: of public data itself, means are 0 and deviations 1.
-      expected = np.repeat([0, 1], size // 2)
-      if name == "moments":
-        np.testing.assert_allclose(r, expected, atol=1e-5)
-      else:
-        np.testing.assert_allclose(r, expected, atol=0.05)
+      np.testing.assert_allclose(
+        r,
+        np.repeat([0, 1], size // 2),
+        atol=1e-5 if name == "moments" else 0.05,
+      )
 
   @pytest.mark.parametrize("name", ["pca", "t_sne_map", None])
   def test_unit_of_a_feature_does_not_matter_where_it_is_scaled(self, name):
-    rng = np.random.default_rng(1)
     # Powers of two round nothing, which t-SNE would magnify.
     units = np.float32([1, 2**-10, 2**13])
 
     def fit_to(unit):
-      def part(size):
-        x = np.random.default_rng(size).normal(size=(size, 3))
-        return x.astype(np.float32) * unit
-
-      parts = {
-        part_name: examples.Examples(part(size), np.zeros(size, np.int32))
-        for part_name, size in (("public", 60), ("train", 80))
-      }
+      public, train = (normal(size, size, 3) * unit for size in (60, 80))
+      labelled = (
+        examples.Examples(x, np.zeros(len(x), np.int32))
+        for x in (public, train)
+      )
       return drift_detector.fit(
-        DATASET._replace(**parts),
+        DATASET._replace(
+          **dict(zip(("public", "train"), labelled, strict=True))
+        ),
         representation=name,
         representation_size=4,
         distance_features="pixels",
         period_size=8,
-        input_scaling=input_scaling.standardized([parts["train"].x]),
+        input_scaling=input_scaling.standardized([train]),
       )
 
     one, other = fit_to(np.float32(1)), fit_to(units)
-    first, second = rng.normal(size=(2, 8, 3)).astype(np.float32)
+    first, second = normal(1, 2, 8, 3)
     np.testing.assert_allclose(
       other.distance(*map(other.features, (first * units, second * units))),
       one.distance(*map(one.features, (first, second))),

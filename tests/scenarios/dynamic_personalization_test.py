@@ -4,12 +4,11 @@ Examples are points around a centre for each class. An r is the mean and the
 deviation of each feature.
 """
 
-import types
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures import trees
 from tests.fixtures.refusals import refused
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_3da
@@ -31,7 +30,6 @@ from tff_shift.scenarios.dynamic_personalization import (
 )
 from tff_shift.shift import choices
 from tff_shift.shift import distances
-from tff_shift.shift import representations
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import rounds
@@ -65,11 +63,11 @@ ALL = pytest.mark.parametrize(
 )
 
 
-def make_pool(num_examples, seed, noise=1.0) -> examples_lib.Examples:
+def make_pool(num_examples, seed) -> examples_lib.Examples:
   generator = np.random.default_rng(seed)
   y = np.arange(num_examples, dtype=np.int32) % NUM_CLASSES
   x = 2 * np.array([[0, 0, 1], [1, 0, 0], [0, 1, 0], [1, 1, 1]])[y]
-  x = x + noise * generator.normal(size=x.shape)
+  x = x + generator.normal(size=x.shape)
   return examples_lib.Examples(x.astype(np.float32), y)
 
 
@@ -96,19 +94,21 @@ INSTRUMENTS = drift_detector.Instruments(
 TRAINING = make_periods(dynamic_personalization_data.DISTRIBUTIONS, seed=1)
 
 
-def train_in_periods(
-  algorithm, drawn, represent, *, num_rounds, run_seed, **options
-):
+batches = dynamic_personalization.batches
+
+
+def training_data(algorithm, period, drawn=TRAINING):
+  return dynamic_personalization.training_data(
+    algorithm, drawn, period, represent, RUN_SEED
+  )
+
+
+def train_in_periods(algorithm, num_rounds=3, **options):
   """Returns the rounds after training, one period per round."""
-
-  def data_of(period):
-    return dynamic_personalization.training_data(
-      algorithm, drawn, period, represent, run_seed
-    )
-
-  running = rounds.Rounds(algorithm, data_of(0), run_seed=run_seed, **options)
+  data = training_data(algorithm, 0)
+  running = rounds.Rounds(algorithm, data, run_seed=RUN_SEED, **options)
   for period in range(num_rounds):
-    running.data = data_of(period)
+    running.data = training_data(algorithm, period)
     running.step()
   return running
 
@@ -128,12 +128,7 @@ def train():
       )
       losses = []
       running = train_in_periods(
-        algorithm,
-        TRAINING,
-        represent,
-        num_rounds=3,
-        run_seed=RUN_SEED,
-        on_loss=lambda *row: losses.append(row),
+        algorithm, on_loss=lambda *row: losses.append(row)
       )
       done[module] = running, losses
     return done[module]
@@ -150,24 +145,17 @@ def make_stream():
 STREAM = make_stream()
 
 
-def bits(values) -> list[bytes]:
-  return [np.asarray(value).tobytes() for value in tf.nest.flatten(values)]
-
-
 @pytest.fixture(scope="module")
 def client_accuracy(compile_in_graph):
   """Returns `accuracy(weights, examples)`, in percent, without TFF."""
   predict = compile_in_graph(
     MODEL.predict,
-    tf.nest.map_structure(
-      lambda each: tf.TensorSpec(each.shape, each.dtype),
-      MODEL.initial_weights(np.zeros(2, np.int32)),
-    ),
+    MODEL.initial_weights(np.zeros(2, np.int32)),
     tf.TensorSpec([PERIOD_SIZE, 3], tf.float32),
   )
 
   def accuracy(weights, examples):
-    logits = predict(tf.nest.map_structure(np.asarray, weights), examples.x)
+    logits = predict(weights, examples.x)
     return 100 * float(np.mean(np.argmax(logits, axis=1) == examples.y))
 
   return accuracy
@@ -184,35 +172,13 @@ class ShortPeriods(dynamic_personalization_data.Periods):
 class TestBadData:
   REFUSAL = r"^y of client 1: the shape must be \[\d+\], a class for each"
 
-  def test_period_of_training_is_refused(self, typed_algorithm):
-    drawn = make_periods("iid", kind=ShortPeriods)
-    with refused(self.REFUSAL):
-      dynamic_personalization.training_data(
-        typed_algorithm(MODEL), drawn, 0, None, RUN_SEED
-      )
-
-  @pytest.mark.slow
-  def test_period_in_use_is_refused(self, train):
-    running, _ = train(fed_avg)
-    drawn = make_periods("iid", kind=ShortPeriods)
-    with refused(self.REFUSAL):
-      dynamic_personalization.validate(running, drawn, represent)
-
   @pytest.mark.parametrize(
     "change, message",
     [
       (lambda x, y: (x, y), "client 1, period 2: Examples(x, y) wanted, got"),
       (
-        lambda x, y: examples_lib.Examples(x[:, :2], y),
-        "x of client 1, period 2: the shape must be [n, 3], got ",
-      ),
-      (
         lambda x, y: examples_lib.Examples(x * np.nan, y),
         "x of client 1, period 2: all numbers must be finite",
-      ),
-      (
-        lambda x, y: examples_lib.Examples(x, y[1:]),
-        "y of client 1, period 2: the shape must be ",
       ),
     ],
   )
@@ -228,14 +194,18 @@ class TestBadData:
     ).startswith(message)
 
   @pytest.mark.slow
-  def test_who_asks_with_wrong_examples_is_named(self, train):
+  def test_wrong_examples_name_the_client_in_training_and_in_use(self, train):
     running, _ = train(fed_3da)
-    clients = deployment.Clients(running, represent)
-    given = dynamic_personalization.batches(
-      make_periods("iid", kind=ShortPeriods), 0
-    )
+    short = make_periods("iid", kind=ShortPeriods)
+    examples = batches(short, 0)
     with refused(self.REFUSAL):
-      clients.request(given, np.ones(len(given), bool))
+      training_data(running.algorithm, period=0, drawn=short)
+    with refused(self.REFUSAL):
+      dynamic_personalization.validate(running, short, represent)
+    with refused(self.REFUSAL):
+      deployment.Clients(running, represent).request(
+        examples, np.ones(len(examples), bool)
+      )
 
   def test_pool_of_two_lengths_is_refused(self):
     pool = make_pool(9, 0)
@@ -251,37 +221,27 @@ class TestBadData:
 
 
 @pytest.mark.slow
-class TestTrainingData:
-  @ALL
-  def test_examples_are_those_of_the_period_whatever_the_algorithm(
-    self, train, module
-  ):
-    data = dynamic_personalization.training_data(
-      train(module)[0].algorithm, TRAINING, 7, represent, RUN_SEED
-    )
-    assert len(data) == NUM_CLIENTS
-    for client, each in enumerate(data):
-      expected = TRAINING.batch(client, 7)
-      np.testing.assert_array_equal(each.x, expected.x)
-      np.testing.assert_array_equal(each.y, expected.y)
-      assert each.client_id == client
-      assert each.domain_sizes.tolist() == [PERIOD_SIZE]
-    assert not np.array_equal(data[0].seed, data[1].seed)
-
-  @ALL
-  def test_only_who_takes_it_is_given_an_r(self, train, module):
-    algorithm = train(module)[0].algorithm
-    (first, *_) = dynamic_personalization.training_data(
-      algorithm, TRAINING, 0, represent, RUN_SEED
-    )
-    if module is fed_3da:
-      assert isinstance(first, period_data.PeriodData)
-      np.testing.assert_array_equal(first.representation, represent(first.x))
-    else:
-      assert isinstance(first, client_dataset.ClientDataset)
-    assert dynamic_personalization.takes_representation(algorithm) == (
-      module is fed_3da
-    )
+@ALL
+def test_training_data_are_the_examples_of_the_period(train, module):
+  """And an r, for the algorithm that takes it."""
+  algorithm = train(module)[0].algorithm
+  data = training_data(algorithm, 7)
+  assert len(data) == NUM_CLIENTS
+  for client, each in enumerate(data):
+    trees.assert_equal((each.x, each.y), tuple(TRAINING.batch(client, 7)))
+    assert each.client_id == client
+    assert each.domain_sizes.tolist() == [PERIOD_SIZE]
+  first, second, _ = data
+  assert not np.array_equal(first.seed, second.seed)
+  takes_representation = module is fed_3da
+  if takes_representation:
+    assert isinstance(first, period_data.PeriodData)
+    np.testing.assert_array_equal(first.representation, represent(first.x))
+  else:
+    assert isinstance(first, client_dataset.ClientDataset)
+  assert dynamic_personalization.takes_representation(algorithm) == (
+    takes_representation
+  )
 
 
 @pytest.mark.slow
@@ -293,30 +253,23 @@ class TestTrain:
     assert np.isfinite([loss for _, loss in losses]).all()
     np.testing.assert_array_equal(running.data[1].x, TRAINING.batch(1, 2).x)
 
-  @pytest.mark.slow
   def test_loss_is_that_of_the_data_of_the_round(self, train):
     """Two rounds by hand, with the algorithm's own phase."""
     running, losses = train(fed_avg)
     (phase,) = running.algorithm.phases
-    state = train_in_periods(
-      running.algorithm, TRAINING, None, num_rounds=1, run_seed=RUN_SEED
-    ).server_state
-    data = dynamic_personalization.training_data(
-      running.algorithm, TRAINING, 1, None, RUN_SEED
-    )
+    state = train_in_periods(running.algorithm, 1).server_state
+    data = training_data(running.algorithm, 1)
     _, _, metrics = phase(state, [()] * NUM_CLIENTS, data)
     assert float(metrics["loss"]) == losses[1][1]
 
   def test_who_does_not_take_part_stays(self, train):
     algorithm = train(local)[0].algorithm
-    one = train_in_periods(
-      algorithm, TRAINING, None, num_rounds=1, run_seed=0, participation=0.3
-    )
+    one = train_in_periods(algorithm, 1, participation=0.3)
     before = algorithm.initialize_client(
       one.server_state, [each.seed for each in one.data]
     )
     changed = [
-      bits(state) != bits(old)
+      trees.bits(state) != trees.bits(old)
       for state, old in zip(one.client_states, before, strict=True)
     ]
     assert sum(changed) == 1
@@ -327,8 +280,9 @@ class TestClients:
   @ALL
   def test_accuracies_are_those_of_each_client_alone(self, train, module):
     running, _ = train(module)
-    examples = dynamic_personalization.batches(make_periods("0.5+0.5"), 3)
+    examples = batches(make_periods("0.5+0.5"), 3)
     expected = []
+    sizes = np.array([PERIOD_SIZE, 0, 0], np.int32)
     for client, each in enumerate(examples):
       metrics = running.algorithm.evaluate_clients(
         running.server_state,
@@ -336,10 +290,7 @@ class TestClients:
         [running.data[client]],
         [
           client_dataset.ClientDataset.from_arrays(
-            each.x,
-            each.y,
-            np.array([PERIOD_SIZE, 0, 0], np.int32),
-            np.zeros(2, np.int32),
+            each.x, each.y, sizes, np.zeros(2, np.int32)
           )
         ],
       )
@@ -348,21 +299,10 @@ class TestClients:
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert found.dtype == np.float64
 
-  @pytest.mark.slow
-  def test_number_of_domains_is_checked(self, train, refusal):
-    running = types.SimpleNamespace(
-      algorithm=algorithms.build(fed_avg, MODEL, HPARAMS[fed_avg]),
-      client_states=[()] * NUM_CLIENTS,
-    )
-    assert refusal(deployment.Clients, running, None) == (
-      "num_evaluation_domains of fed_avg must be 3, the number of clients,"
-      " got 1"
-    )
-
   def test_only_who_asks_is_sent_another_model(self, train, client_accuracy):
     running, _ = train(fed_3da)
     clients = deployment.Clients(running, represent)
-    examples = dynamic_personalization.batches(make_periods("0.9"), 0)
+    examples = batches(make_periods("0.9"), 0)
     before = clients.measure(examples)["accuracy"]
     answered = clients.request(examples, np.array([False, True, False]))
     assert answered.tolist() == [False, True, False]
@@ -376,31 +316,27 @@ class TestClients:
     )
 
 
-class TestMeasureStream:
-  def test_distances_and_drifts_are_those_of_each_period(self):
-    drawn = STREAM.drawn
-    assert STREAM.distances.shape == STREAM.drifted.shape == (6, NUM_CLIENTS)
-    for client in range(NUM_CLIENTS):
-      for period in range(1, 7):
-        assert STREAM.distances[period - 1, client] == distances.distance(
-          drawn.batch(client, period).x, drawn.batch(client, period - 1).x
-        )
-        assert STREAM.drifted[period - 1, client] == drawn.is_drift(
-          client, period
-        )
-    assert not STREAM.drifted[::2].any()
-    assert STREAM.drifted.any()
-
-  def test_features_are_taken_first(self):
-    seen = []
-    doubled = INSTRUMENTS._replace(
-      features=lambda x: 2 * x, distance=lambda *pair: seen.append(pair) or 1
-    )
-    drawn = make_periods("iid")
-    found = dynamic_personalization.measure_stream(drawn, 1, doubled)
-    np.testing.assert_array_equal(found.distances, [[1] * NUM_CLIENTS])
-    np.testing.assert_array_equal(seen[2][0], 2 * drawn.batch(2, 1).x)
-    np.testing.assert_array_equal(seen[2][1], 2 * drawn.batch(2, 0).x)
+def test_stream_has_the_distances_and_drifts_of_each_period():
+  drawn = STREAM.drawn
+  assert STREAM.distances.shape == STREAM.drifted.shape == (6, NUM_CLIENTS)
+  for client in range(NUM_CLIENTS):
+    for period in range(1, 7):
+      now, before = drawn.batch(client, period), drawn.batch(client, period - 1)
+      place = period - 1, client
+      assert STREAM.distances[place] == distances.distance(now.x, before.x)
+      assert STREAM.drifted[place] == drawn.is_drift(client, period)
+  assert not STREAM.drifted[::2].any()
+  assert STREAM.drifted.any()
+  # Features are taken first.
+  seen = []
+  doubled = INSTRUMENTS._replace(
+    features=lambda x: 2 * x, distance=lambda *pair: seen.append(pair) or 1
+  )
+  drawn = make_periods("iid")
+  found = dynamic_personalization.measure_stream(drawn, 1, doubled)
+  np.testing.assert_array_equal(found.distances, [[1] * NUM_CLIENTS])
+  for x, period in zip(seen[2], (1, 0), strict=True):
+    np.testing.assert_array_equal(x, 2 * drawn.batch(2, period).x)
 
 
 class TestInfer:
@@ -437,49 +373,43 @@ class TestInfer:
 
     return accuracy
 
-  @pytest.mark.parametrize("apply_update, late", [("next", 1), ("current", 0)])
-  def test_model_is_that_for_the_period_before_or_for_this_one(
-    self, train, accuracy_with, apply_update, late
+  @pytest.mark.parametrize(
+    "apply_update, threshold, late",
+    [("next", 0, 1), ("current", 0, 0), ("next", np.inf, None)],
+  )
+  def test_model_is_that_of_the_last_request_or_the_first(
+    self, train, accuracy_with, apply_update, threshold, late
   ):
-    found = self.infer(train, STREAM, threshold=0, apply_update=apply_update)
-    assert found.requested.all()
+    found = self.infer(
+      train, STREAM, threshold=threshold, apply_update=apply_update
+    )
+    np.testing.assert_array_equal(found.requested, late is not None)
     for period in range(1, 7):
+      asked = 0 if late is None else period - late
       assert found.accuracy[period - 1, 0] == pytest.approx(
-        accuracy_with(period - late, period), rel=1e-6
-      )
-
-  def test_without_detection_the_first_model_stays(self, train, accuracy_with):
-    found = self.infer(train, STREAM, threshold=np.inf)
-    assert not found.detected.any() and not found.requested.any()
-    for period in (1, 6):
-      assert found.accuracy[period - 1, 0] == pytest.approx(
-        accuracy_with(0, period), rel=1e-6
+        accuracy_with(asked, period), rel=1e-6
       )
 
   @pytest.mark.slow
-  @pytest.mark.parametrize("apply_update", choices.APPLY_UPDATES)
   @pytest.mark.parametrize("module", [P_FED_HN, fed_avg, local])
-  def test_algorithms_without_an_answer_never_change(
-    self, train, module, apply_update
-  ):
-    found = self.infer(
-      train, STREAM, module, threshold=0, apply_update=apply_update
-    )
-    assert found.detected.all() and not found.requested.any()
+  def test_algorithms_without_an_answer_never_change(self, train, module):
     trained = deployment.Clients(train(module)[0], None)
-    for period in range(1, 7):
-      np.testing.assert_array_equal(
-        found.accuracy[period - 1],
-        trained.measure(dynamic_personalization.batches(STREAM.drawn, period))[
-          "accuracy"
-        ],
+    expected = [
+      trained.measure(batches(STREAM.drawn, period))["accuracy"]
+      for period in range(1, 7)
+    ]
+    for apply_update in choices.APPLY_UPDATES:
+      found = self.infer(
+        train, STREAM, module, threshold=0, apply_update=apply_update
       )
+      assert found.detected.all() and not found.requested.any()
+      np.testing.assert_array_equal(found.accuracy, expected)
 
   def test_states_after_training_stay(self, train):
     running, _ = train(fed_3da)
-    before = bits(running.client_states)
+    before = trees.bits(running.client_states)
     first = self.infer(train, STREAM, threshold=0)
-    assert bits(running.client_states) == before
+    assert trees.bits(running.client_states) == before
     again = self.infer(train, STREAM, threshold=0)
     np.testing.assert_array_equal(first.accuracy, again.accuracy)
 
@@ -505,28 +435,48 @@ class TestInfer:
 
 
 @pytest.mark.slow
-class TestValidate:
-  @pytest.mark.parametrize("module", [fed_avg, fed_3da])
-  def test_mean_over_clients_and_iid_periods(self, train, module):
-    running, _ = train(module)
-    drawn = make_periods("iid")
-    clients = deployment.Clients(running, represent)
-    if module is fed_3da:
-      # Clients ask for their model first.
-      clients.request(
-        dynamic_personalization.batches(drawn, 0), np.ones(NUM_CLIENTS, bool)
-      )
-    expected = np.mean(
-      [
-        clients.measure(dynamic_personalization.batches(drawn, period))[
-          "accuracy"
-        ]
-        for period in range(1, 11)
-      ]
-    )
-    assert dynamic_personalization.validate(
-      running, drawn, represent
-    ) == pytest.approx(expected)
+@pytest.mark.parametrize("module", [fed_avg, fed_3da])
+def test_validation_is_the_mean_over_clients_and_iid_periods(train, module):
+  running, _ = train(module)
+  drawn = make_periods("iid")
+  clients = deployment.Clients(running, represent)
+  if module is fed_3da:
+    # Clients ask for their model first.
+    clients.request(batches(drawn, 0), np.ones(NUM_CLIENTS, bool))
+  expected = np.mean(
+    [
+      clients.measure(batches(drawn, period))["accuracy"]
+      for period in range(1, 11)
+    ]
+  )
+  assert dynamic_personalization.validate(
+    running, drawn, represent
+  ) == pytest.approx(expected)
+
+
+class Calls(callbacks.Callback):
+  """Notes steps and periods, losses and the end; stops a run in a call."""
+
+  def __init__(self, stop=None):
+    self.calls, self.losses, self.ended = [], [], []
+    self._stop = stop
+
+  def note(self, call):
+    self.calls.append(call)
+    if call == self._stop:
+      raise KeyboardInterrupt
+
+  def on_step(self, step, _, deployed):
+    self.note(deployed.distribution if deployed else step)
+
+  def on_period(self, _, name, period, __):
+    self.note((period, name))
+
+  def on_loss(self, round_num, _):
+    self.losses.append(round_num)
+
+  def on_end(self, running):
+    self.ended.append(running.data[0].x.tobytes())
 
 
 class TestRun:
@@ -565,7 +515,7 @@ class TestRun:
     )
 
   def bits(self, result):
-    return bits((result.validation_accuracy, dict(result.inferences)))
+    return trees.bits((result.validation_accuracy, dict(result.inferences)))
 
   def test_it_is_training_validation_and_use(self, train, met):
     algorithm, calls = train(fed_3da)[0].algorithm, []
@@ -581,13 +531,7 @@ class TestRun:
     )
     losses = []
     running = train_in_periods(
-      algorithm,
-      TRAINING,
-      represent,
-      num_rounds=3,
-      run_seed=RUN_SEED,
-      participation=0.7,
-      on_loss=lambda *row: losses.append(row),
+      algorithm, participation=0.7, on_loss=lambda *row: losses.append(row)
     )
     used = {
       name: dynamic_personalization.infer(
@@ -595,7 +539,7 @@ class TestRun:
       )
       for name, each in met.items()
     }
-    assert self.bits(found) == bits(
+    assert self.bits(found) == trees.bits(
       (
         dynamic_personalization.validate(
           running, make_periods("iid", seed=3), represent
@@ -624,129 +568,67 @@ class TestRun:
     assert 0 < found.seconds_per_round < 60
 
   @pytest.mark.slow
-  @pytest.mark.parametrize(
-    "has_answer", [True, pytest.param(False, marks=pytest.mark.slow)]
-  )
+  @pytest.mark.parametrize("has_answer", [True, False])
   def test_run_that_was_stopped_ends_as_one_that_was_not(
     self, train, fine_tuned, met, tmp_path, has_answer
   ):
     algorithm = train(fed_3da)[0].algorithm if has_answer else fine_tuned
-    whole, calls, told, ends = self.run(algorithm, met), [], [], []
+    whole = self.run(algorithm, met)
 
-    def run(stop_at):
-      calls.clear()
-      told.clear()
-
-      def call(called):
-        calls.append(called)
-        if called == stop_at:
-          raise KeyboardInterrupt
-
-      def on_step(step, _, deployed):
-        call(deployed.distribution if deployed else (step, "round"))
-
+    def run(told):
       return self.run(
         algorithm,
         met,
-        callbacks=[
-          callbacks.LambdaCallback(
-            on_step=on_step,
-            on_loss=lambda round_num, _: told.append(round_num),
-            on_period=lambda _, name, period, __: call((period, name)),
-            on_end=lambda running: ends.append(running.data[0].x.tobytes()),
-          )
-        ],
+        callbacks=[told],
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=2),
       )
 
-    for stop_at, before in (
-      ((3, "round"), [(1, "round"), (2, "round"), (3, "round")]),
-      (
-        (1, "iid"),
-        [
-          (3, "round"),
-          *[(period, "0.8") for period in range(1, 7)],
-          "0.8",
-          (1, "iid"),
-        ],
-      ),
+    first = [(period, "0.8") for period in range(1, 7)]
+    for stop, before in (
+      (3, [1, 2, 3]),
+      ((1, "iid"), [3, *first, "0.8", (1, "iid")]),
     ):
+      told = Calls(stop)
       with pytest.raises(KeyboardInterrupt):
-        run(stop_at)
-      assert calls == before
+        run(told)
+      assert told.calls == before
+    seconds = set()
     # Losses and the stream of before are told again, but not run again.
-    resumed = run(None)
-    assert told == [1, 2, 3]
-    assert calls == ["0.8", (1, "iid"), (2, "iid"), "iid"]
-    assert self.bits(resumed) == self.bits(whole)
-    again = run(None)
-    assert told == [1, 2, 3]
-    assert calls == ["0.8", "iid"]
-    assert self.bits(again) == self.bits(whole)
-    # The data of the last round of training, also where none was left to do.
-    assert ends == [TRAINING.batch(0, 2).x.tobytes()] * 2
-    assert again.seconds_per_round == resumed.seconds_per_round
+    for expected in (["0.8", (1, "iid"), (2, "iid"), "iid"], ["0.8", "iid"]):
+      told = Calls()
+      result = run(told)
+      assert told.losses == [1, 2, 3]
+      assert told.calls == expected
+      assert self.bits(result) == self.bits(whole)
+      # The data of the last round of training, also where none was left to do.
+      assert told.ended == [TRAINING.batch(0, 2).x.tobytes()]
+      seconds.add(result.seconds_per_round)
+    assert len(seconds) == 1
 
   @pytest.mark.slow
   def test_run_that_takes_more_rounds_ends_as_one_that_had_them(
     self, train, met, tmp_path
   ):
-    algorithm, calls = train(fed_3da)[0].algorithm, []
+    algorithm = train(fed_3da)[0].algorithm
 
-    def run(num_rounds, stop_in=None):
-      calls.clear()
-
-      def on_step(step, _, deployed):
-        calls.append(deployed.distribution if deployed else step)
-        if step == stop_in:
-          raise KeyboardInterrupt
-
+    def run(num_rounds, met=met, told=None):
       return self.run(
         algorithm,
         met,
         num_rounds=num_rounds,
-        callbacks=[callbacks.LambdaCallback(on_step=on_step)],
+        callbacks=[told or Calls()],
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
       )
 
     # Four steps, of which the last ones are checkpoints 3 and 4.
     run(2)
     with pytest.raises(KeyboardInterrupt):
-      run(3, stop_in=3)
-    found = run(3)
-    assert calls == [3, "0.8", "iid"]
+      run(3, told=Calls(stop=3))
+    told = Calls()
+    found = run(3, told=told)
+    streams = [call for call in told.calls if isinstance(call, (int, str))]
+    assert streams == [3, "0.8", "iid"]
     assert self.bits(found) == self.bits(self.run(algorithm, met))
     # Another round less has as many steps as there are with a stream more.
     with refused("saved after 3 rounds, more than the 2 requested"):
-      self.run(
-        algorithm,
-        met | {"0.5": met["iid"]},
-        num_rounds=2,
-        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
-      )
-
-
-@pytest.mark.slow
-def test_a_model_for_the_distribution_is_better_than_one_for_all(train):
-  """Classes overlap, and the heavy label is what is mostly right."""
-  pool = make_pool(2000, 3, noise=2.0)
-  fitted = representations.fit("pca", pool.x, size=6)
-  options = {"num_clients": NUM_CLIENTS, "period_size": 50, "seed": 0}
-  drawn = dynamic_personalization_data.Periods(
-    pool, NUM_CLASSES, "0.9", **options
-  )
-  used = dynamic_personalization_data.Periods(
-    make_pool(2000, 4, noise=2.0), NUM_CLASSES, "0.9", **options
-  )
-  met = dynamic_personalization.measure_stream(used, 10, INSTRUMENTS)
-  accuracy = {}
-  for module in (fed_3da, fed_avg):
-    running = train_in_periods(
-      train(module)[0].algorithm, drawn, fitted, num_rounds=60, run_seed=0
-    )
-    found = dynamic_personalization.infer(
-      running, met, fitted, threshold=0, apply_update="current"
-    )
-    accuracy[module] = found.accuracy.mean()
-  # A model for all is right on about a third, one for nine tenths on most.
-  assert accuracy[fed_3da] > accuracy[fed_avg] + 30
+      run(2, met | {"0.5": met["iid"]})

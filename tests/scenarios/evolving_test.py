@@ -8,8 +8,10 @@ import pytest
 import scipy.special
 import tensorflow as tf
 
+from tests.fixtures import trees
 from tests.fixtures.refusals import refused
 from tests.fixtures.runs import Record
+from tests.fixtures.runs import stop_and_repeat
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_rep
@@ -99,6 +101,11 @@ def recording(algorithm):
   )
 
 
+def with_second(**changes):
+  """The clients, with changes of the second one."""
+  return [CLIENTS[0], CLIENTS[1]._replace(**changes), CLIENTS[2]]
+
+
 def without_domains(evaluation):
   """An evaluation without what is measured on single domains."""
   return evaluation._replace(client_per_domain=None)
@@ -125,12 +132,14 @@ class Finished:
   states: list
 
 
+def run(algorithm, clients=CLIENTS, num_rounds=1, **options):
+  return evolving.run(
+    algorithm, clients, num_rounds=num_rounds, run_seed=RUN_SEED, **options
+  )
+
+
 run_alike = functools.partial(
-  evolving.run,
-  num_rounds=5,
-  run_seed=RUN_SEED,
-  participation=0.7,
-  evaluate_every=2,
+  run, num_rounds=5, participation=0.7, evaluate_every=2
 )
 
 
@@ -138,30 +147,34 @@ run_alike = functools.partial(
 def finished(algorithm):
   recorded, arguments, states = recording(algorithm)
   record = Record()
-  result = run_alike(recorded, CLIENTS, callbacks=[record])
+  result = run_alike(recorded, callbacks=[record])
   return Finished(result, record.steps, arguments, states)
 
 
-class TestTrainingData:
-  def test_it_is_all_training_examples_of_the_source_domains(self):
-    for client in CLIENTS:
-      data = evolving.training_data(client, RUN_SEED)
-      assert len(data.domain_sizes) == NUM_DOMAINS - 1
-      np.testing.assert_array_equal(
-        data.x[:, 0], np.repeat(np.arange(NUM_DOMAINS - 1), data.domain_sizes)
-      )
-      np.testing.assert_array_equal(data.x, client.train.x)
-      np.testing.assert_array_equal(data.y, client.train.y)
-      np.testing.assert_array_equal(
-        data.seed, randomness.client_seed(RUN_SEED, client.client_id)
-      )
+@pytest.fixture(scope="module")
+def predict(finished, compile_in_graph):
+  """Returns `predict(weights, x)`, the logits of the model."""
+  x = tf.TensorSpec([None, 3], tf.float32)
+  return compile_in_graph(MODEL.predict, finished.states[0].weights, x)
 
-  def test_examples_of_the_target_are_left_out_even_if_there_are_any(self):
-    wrong = CLIENTS[0]._replace(train=CLIENTS[0].test)
-    assert wrong.train.domain_sizes[-1] > 0
-    data = evolving.training_data(wrong, RUN_SEED)
-    assert len(data.x) == len(data.y) == data.domain_sizes.sum()
-    assert data.x[:, 0].max() == NUM_DOMAINS - 2
+
+def test_training_data_are_all_training_examples_of_the_source_domains():
+  for client in CLIENTS:
+    data = evolving.training_data(client, RUN_SEED)
+    assert len(data.domain_sizes) == NUM_DOMAINS - 1
+    for value, expected in (
+      (data.x[:, 0], np.repeat(np.arange(NUM_DOMAINS - 1), data.domain_sizes)),
+      (data.x, client.train.x),
+      (data.y, client.train.y),
+      (data.seed, randomness.client_seed(RUN_SEED, client.client_id)),
+    ):
+      np.testing.assert_array_equal(value, expected)
+  # Those of the target are left out even if there are any.
+  wrong = CLIENTS[0]._replace(train=CLIENTS[0].test)
+  assert wrong.train.domain_sizes[-1] > 0
+  data = evolving.training_data(wrong, RUN_SEED)
+  assert len(data.x) == len(data.y) == data.domain_sizes.sum()
+  assert data.x[:, 0].max() == NUM_DOMAINS - 2
 
 
 class TestRun:
@@ -169,20 +182,15 @@ class TestRun:
   def test_evaluations_come_after_every_second_round_and_the_last(
     self, finished
   ):
-    assert [e.round_num for e in finished.result.evaluations] == [2, 4, 5]
-    rounds_seen = [call[0] for call in finished.calls]
-    assert rounds_seen == [1, 2, 3, 4, 5]
-    evaluations = iter(finished.result.evaluations)
+    evaluations = finished.result.evaluations
+    assert [e.round_num for e in evaluations] == [2, 4, 5]
+    assert [call[0] for call in finished.calls] == [1, 2, 3, 4, 5]
+    by_round = {each.round_num: each for each in evaluations}
     for round_num, train_loss, found in finished.calls:
-      if round_num in (2, 4, 5):
-        assert found is next(evaluations)
-        assert found.train_loss == train_loss
-      else:
-        assert found is None
-
-  @pytest.mark.slow
-  def test_domains_are_measured_after_the_last_round_alone(self, finished):
-    *earlier, last = finished.result.evaluations
+      assert found is by_round.get(round_num)
+      assert found is None or found.train_loss == train_loss
+    # Single domains are measured after the last one alone.
+    *earlier, last = evaluations
     assert all(e.client_per_domain is None for e in earlier)
     assert list(last.client_per_domain) == list(evaluation.METRICS)
     for name, values in last.client_per_domain.items():
@@ -199,59 +207,35 @@ class TestRun:
         assert not (each.x[:, np.newaxis] == target).all(axis=2).any()
 
   @pytest.fixture(scope="class")
-  def logits(self, finished, compile_in_graph):
+  def logits(self, finished, predict):
     """Returns `logits(position, x)` of the model after an evaluated round."""
-    predict = compile_in_graph(
-      MODEL.predict,
-      tf.nest.map_structure(
-        lambda each: tf.TensorSpec(np.shape(each), tf.float32),
-        finished.states[0].weights,
-      ),
-      tf.TensorSpec([None, 3], tf.float32),
+    return lambda position, x: predict(
+      finished.states[(2, 4, 5)[position] - 1].weights, x
     )
 
-    def compute(position, x):
-      return predict(finished.states[(2, 4, 5)[position] - 1].weights, x)
-
-    return compute
-
   @pytest.mark.parametrize("position", [0, 1, 2])
-  def test_server_is_judged_on_the_target_of_all_clients(
-    self, finished, logits, position
-  ):
+  def test_accuracies_are_those_on_the_target(self, finished, logits, position):
+    """The server on the examples of all; clients on their share, alike."""
     shares = [share_of_target(client) for client in CLIENTS]
     x, y = (np.concatenate(parts) for parts in zip(*shares, strict=True))
     assert (x[:, 0] == NUM_DOMAINS - 1).all() and len(y) == DOMAIN_SIZE
     predicted = logits(position, x)
+    is_correct = predicted.argmax(axis=1) == y
     found = finished.result.evaluations[position]
-    correct = (predicted.argmax(axis=1) == y).sum()
     # Of 40 examples in float32; not all are right, nor wrong.
-    assert 0 < correct < DOMAIN_SIZE
+    assert 0 < is_correct.sum() < DOMAIN_SIZE
     assert found.server["accuracy"] == pytest.approx(
-      100 * correct / DOMAIN_SIZE, rel=1e-6
+      100 * is_correct.mean(), rel=1e-6
     )
-    assert found.server["loss"] == pytest.approx(
-      mean_loss(predicted, y), rel=1e-5
-    )
-
-  @pytest.mark.parametrize("position", [0, 1, 2])
-  def test_clients_are_judged_on_their_share_and_count_alike(
-    self, finished, logits, position
-  ):
-    shares, accuracies, losses = [], [], []
-    for x, y in map(share_of_target, CLIENTS):
-      predicted = logits(position, x)
-      shares.append(len(y))
-      accuracies.append(100 * (predicted.argmax(axis=1) == y).mean())
-      losses.append(mean_loss(predicted, y))
-    # Shares of different sizes: the two means are not the same.
-    assert len(set(shares)) > 1
-    found = finished.result.evaluations[position]
+    # Each example has the same weight in the losses of both.
+    for losses in (found.server, found.client):
+      assert losses["loss"] == pytest.approx(mean_loss(predicted, y), rel=1e-5)
+    sizes = [len(labels) for _, labels in shares]
+    # Shares of different sizes: the two mean accuracies are not the same.
+    assert len(set(sizes)) > 1
+    parts = np.split(is_correct, np.cumsum(sizes)[:-1])
     assert found.client["accuracy"] == pytest.approx(
-      np.mean(accuracies), rel=1e-6
-    )
-    assert found.client["loss"] == pytest.approx(
-      np.average(losses, weights=shares), rel=1e-5
+      np.mean([100 * part.mean() for part in parts]), rel=1e-6
     )
 
   def test_each_client_has_its_own_values(self, finished):
@@ -277,11 +261,9 @@ class TestRun:
     ]
 
   def test_clients_that_are_not_evaluated_have_no_values(self, algorithm):
-    result = evolving.run(
-      algorithm, CLIENTS, num_rounds=1, run_seed=0, evaluation_clients=2
-    )
+    result = run(algorithm, evaluation_clients=2)
     (values,) = result.final.clients["client_accuracy"]
-    chosen = evolving.evaluated_clients(NUM_CLIENTS, 2, 0, 1)
+    chosen = evolving.evaluated_clients(NUM_CLIENTS, 2, RUN_SEED, 1)
     assert np.flatnonzero(~np.isnan(values)).tolist() == chosen
     assert result.clients_to_dataframe()["client"].tolist() == chosen
 
@@ -299,51 +281,28 @@ class TestRun:
       rtol=1e-6,
     )
 
-  def test_same_seed_gives_the_same_numbers_and_another_does_not(
-    self, finished, algorithm
-  ):
-    def evaluations(run_seed):
-      return evolving.run(
-        algorithm, CLIENTS, num_rounds=2, run_seed=run_seed, participation=0.7
-      ).evaluations
-
-    # All that is measured after round 2 but the single domains, which the
-    # longer run does not measure there.
-    assert without_domains(evaluations(RUN_SEED)[-1]) == without_domains(
-      finished.result.evaluations[0]
-    )
-    assert without_domains(evaluations(RUN_SEED + 1)[-1]) != without_domains(
-      finished.result.evaluations[0]
-    )
-
   def test_run_that_was_stopped_ends_as_one_that_was_not(
     self, finished, algorithm, tmp_path
   ):
-    def run(record):
+    def run_on(record):
       return run_alike(
         algorithm,
-        CLIENTS,
         callbacks=[record],
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=3),
       ).evaluations
 
-    stopped, resumed, told = Record(stop=4), Record(), Record()
-    with pytest.raises(KeyboardInterrupt):
-      run(stopped)
-    assert not stopped.ended
-    *earlier, last = run(resumed)
+    _, *ended = stop_and_repeat(run_on, 4)
+    whole = finished.result
+    (((*earlier, last), resumed), ((*again, _), told)) = ended
     # The evaluation of before is told again.
-    assert [call[0] for call in resumed.steps] == [2, 4, 5]
     assert resumed.steps[0] == (2, earlier[0].train_loss, earlier[0])
-    assert earlier == list(finished.result.evaluations[:-1])
-    assert without_domains(last) == without_domains(finished.result.final)
-    for name, values in finished.result.final.client_per_domain.items():
+    assert without_domains(last) == without_domains(whole.final)
+    for name, values in whole.final.client_per_domain.items():
       np.testing.assert_array_equal(last.client_per_domain[name], values)
     # And one that has come to its end is told whole.
-    *again, _ = run(told)
-    assert again == earlier
-    assert [call[0] for call in told.steps] == [2, 4, 5]
+    assert again == earlier == list(whole.evaluations[:-1])
     for record in (resumed, told):
+      assert [call[0] for call in record.steps] == [2, 4, 5]
       assert [running.round_num for running in record.ended] == [5]
       # The loss of each round, evaluated or not, of before or not.
       assert record.losses == [call[:2] for call in finished.calls]
@@ -354,18 +313,17 @@ class TestRun:
   ):
     """The third round is evaluated as the last one alone, the fourth too."""
 
-    def run(num_rounds, *told):
+    def run_to(num_rounds, *told):
       return run_alike(
         algorithm,
-        CLIENTS,
         num_rounds=num_rounds,
         callbacks=told,
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=5),
       ).evaluations
 
-    assert run(fewer)[-1].client_per_domain is not None
+    assert run_to(fewer)[-1].client_per_domain is not None
     told = Record()
-    *earlier, last = run(5, told)
+    *earlier, last = run_to(5, told)
     steps = [step[0] for step in told.steps]
     assert sorted({2, 4, 5, *range(fewer + 1, 6)}) == steps
     # Nor is there what is measured on single domains.
@@ -373,18 +331,13 @@ class TestRun:
     assert without_domains(last) == without_domains(finished.result.final)
     assert last.client_per_domain is not None
     with refused("saved after 5 steps, more than the 4 requested"):
-      run(4)
+      run_to(4)
 
   def test_clients_that_diverge_are_counted(self, algorithm, finished):
     assert finished.result.num_diverged == 0
     bad = CLIENTS[1].train
     bad = bad._replace(x=np.full_like(bad.x, 1.8e19))  # Logits overflow.
-    result = evolving.run(
-      algorithm,
-      [CLIENTS[0], CLIENTS[1]._replace(train=bad), CLIENTS[2]],
-      num_rounds=2,
-      run_seed=RUN_SEED,
-    )
+    result = run(algorithm, with_second(train=bad), num_rounds=2)
     assert result.num_diverged == 2
     assert np.isfinite(result.final.client["loss"])
 
@@ -400,15 +353,13 @@ class TestForgetting:
 
   def test_it_is_of_the_source_domains(self, algorithm, finished):
     assert finished.result.forgetting is None
-    result = evolving.run(
-      algorithm, CLIENTS, num_rounds=3, run_seed=0, measures_forgetting=True
-    )
+    result = run(algorithm, num_rounds=3, measures_forgetting=True)
     first, second, last = (
       each.client_per_domain["accuracy"][:-1] for each in result.evaluations
     )
     expected = np.mean(np.maximum(first, second) - last)
     assert result.forgetting == pytest.approx(expected)
-    plain = evolving.run(algorithm, CLIENTS, num_rounds=3, run_seed=0)
+    plain = run(algorithm, num_rounds=3)
     assert [each.client for each in plain.evaluations] == [
       each.client for each in result.evaluations
     ]
@@ -425,19 +376,11 @@ class TestBounds:
     for one, other in zip([first, *others], CLIENTS, strict=True):
       assert one.test is other.test
     # One client alone, with the examples of all, gives the same server.
-    alone = evolving.run(
-      algorithm, evolving.pooled(CLIENTS), num_rounds=2, run_seed=0
-    )
+    pooled = evolving.pooled(CLIENTS)
+    alone = run(algorithm, pooled, num_rounds=2)
     assert alone.left_out.evaluation == ()
-    only = evolving.run(
-      algorithm, evolving.pooled(CLIENTS)[:1], num_rounds=2, run_seed=0
-    )
-    for one, other in zip(
-      tf.nest.flatten(alone.server_state.weights),
-      tf.nest.flatten(only.server_state.weights),
-      strict=True,
-    ):
-      np.testing.assert_array_equal(one, other)
+    only = run(algorithm, pooled[:1], num_rounds=2)
+    trees.assert_equal(alone.server_state.weights, only.server_state.weights)
 
   def test_majority_class_is_that_of_the_source_domains(self):
     found = evolving.baseline(bounds.majority_class, CLIENTS, num_new_clients=1)
@@ -460,40 +403,34 @@ class TestBounds:
     )
 
 
-class TestBadClients:
-  def run(self, typed_algorithm, model, clients):
-    evolving.run(
-      typed_algorithm(model, num_domains=NUM_DOMAINS),
-      clients,
-      num_rounds=1,
-      run_seed=RUN_SEED,
-    )
-
-  @pytest.mark.parametrize(
-    "part, changes, message",
-    [
-      ("train", {"y": np.zeros(3, np.int32)}, "y of client 1: the shape must"),
-      ("test", {"domain_sizes": [9]}, "domain_sizes of client 1, to predict"),
-    ],
-  )
-  def test_they_are_refused_first(
-    self, typed_algorithm, part, changes, message
-  ):
-    bad = getattr(CLIENTS[1], part)._replace(**changes)
-    with refused(f"^{message}"):
-      self.run(
-        typed_algorithm,
-        MODEL,
-        [CLIENTS[0], CLIENTS[1]._replace(**{part: bad}), CLIENTS[2]],
-      )
-
-  @pytest.mark.parametrize("is_made", [False, True])
-  def test_what_is_no_client_is_refused_given_or_made(self, algorithm, is_made):
-    held = [CLIENTS[0], CLIENTS[1]._replace(train=CLIENTS[1].train[:2])]
-    if is_made:
-      held = rounds.DataOnDemand(2, held.__getitem__)
-    with refused(r"^train of client 1 must be a ClientDataset, got tuple"):
-      evolving.run(algorithm, held, num_rounds=1, run_seed=RUN_SEED)
+@pytest.mark.parametrize(
+  "changes, message",
+  [
+    (
+      {"train": CLIENTS[1].train._replace(y=np.zeros(3, np.int32))},
+      "y of client 1: the shape must",
+    ),
+    (
+      {"test": CLIENTS[1].test._replace(domain_sizes=[9])},
+      "domain_sizes of client 1, to predict",
+    ),
+    (
+      {"train": CLIENTS[1].train[:2]},
+      "train of client 1 must be a ClientDataset, got tuple",
+    ),
+    (
+      {"name": "second", "train": CLIENTS[1].train._replace(y=np.zeros(3))},
+      "y of client 'second': the shape",
+    ),
+  ],
+)
+@pytest.mark.parametrize("is_made", [False, True])
+def test_bad_clients_are_refused_first(algorithm, changes, message, is_made):
+  clients = with_second(**changes)
+  if is_made:
+    clients = rounds.DataOnDemand(3, clients.__getitem__)
+  with refused(f"^{message}"):
+    run(algorithm, clients)
 
 
 class TestAbsentClients:
@@ -525,17 +462,10 @@ class TestAbsentClients:
     ]
 
   def test_means_are_those_of_who_has_examples(
-    self, algorithm, absent, compile_in_graph
+    self, algorithm, absent, predict
   ):
-    result = evolving.run(algorithm, absent, num_rounds=2, run_seed=RUN_SEED)
+    result = run(algorithm, absent, num_rounds=2)
     weights = result.server_state.weights
-    predict = compile_in_graph(
-      algorithm.model.predict,
-      tf.nest.map_structure(
-        lambda each: tf.TensorSpec(np.shape(each), tf.float32), weights
-      ),
-      tf.TensorSpec([None, 3], tf.float32),
-    )
     assert result.left_out == (("0",), ("2",))
     # Of two clients with the server's model, each counts alike in `accuracy`,
     # and their examples in the server's.
@@ -553,9 +483,7 @@ class TestAbsentClients:
   def test_who_is_evaluated_is_drawn_of_those_that_can_be(
     self, algorithm, absent
   ):
-    found = evolving.run(
-      algorithm, absent, num_rounds=6, run_seed=RUN_SEED, evaluation_clients=1
-    )
+    found = run(algorithm, absent, num_rounds=6, evaluation_clients=1)
     for each in found.evaluations:
       assert np.isfinite(each.client["accuracy"])
 
@@ -577,33 +505,19 @@ class TestAbsentClients:
   )
   def test_nobody_is_refused(self, algorithm, absent, chosen, message):
     with refused(f"^{message}"):
-      evolving.run(
-        algorithm,
-        [absent[client] for client in chosen],
-        num_rounds=1,
-        run_seed=RUN_SEED,
-      )
-
-  def test_wrong_examples_are_named_as_the_client_is(self, algorithm, absent):
-    bad = absent[1]._replace(
-      train=absent[1].train._replace(y=np.zeros(3, np.int32))
-    )
-    with refused(r"^y of client 'second': the shape"):
-      evolving.run(algorithm, [bad], num_rounds=1, run_seed=RUN_SEED)
+      run(algorithm, [absent[client] for client in chosen])
 
 
 @pytest.mark.slow
 class TestNewClients:
-  def run(self, algorithm, clients, **options):
+  def run(self, algorithm, clients=CLIENTS, **options):
     given = {"num_rounds": 3, "participation": 0.5, "num_new_clients": 2}
-    return evolving.run(
-      algorithm, clients, run_seed=RUN_SEED, **given | options
-    )
+    return run(algorithm, clients, **given | options)
 
   def test_they_never_train_and_are_evaluated_apart(self, algorithm):
     *trained, first, second = CLIENTS
     recorded, arguments, _ = recording(algorithm)
-    result = self.run(recorded, CLIENTS, validates=True)
+    result = self.run(recorded, validates=True)
     found = {int(each.client_id) for _, _, data in arguments for each in data}
     assert found <= {each.client_id for each in trained}
     # Half of the clients that train.
@@ -626,12 +540,12 @@ class TestNewClients:
 
   def test_others_are_trained_as_if_they_were_alone(self, algorithm):
     alone = self.run(algorithm, CLIENTS[:-2], num_new_clients=0)
-    assert self.run(algorithm, CLIENTS).final[:3] == alone.final[:3]
+    assert self.run(algorithm).final[:3] == alone.final[:3]
 
   @pytest.mark.parametrize("number", [-1, NUM_CLIENTS, 1.5])
   def test_wrong_number_is_refused(self, algorithm, number):
     with refused(r"^num_new_clients="):
-      self.run(algorithm, CLIENTS, num_new_clients=number)
+      self.run(algorithm, num_new_clients=number)
 
 
 @pytest.mark.slow
@@ -656,10 +570,9 @@ class TestContinued:
     return self.run(build(NUM_DOMAINS - 1), make_clients(NUM_DOMAINS - 2))
 
   def run(self, algorithm, clients=CLIENTS, **options):
-    return evolving.run(
+    return run(
       algorithm,
       clients,
-      run_seed=RUN_SEED,
       # One client of three takes part in a round.
       **{"num_rounds": 3, "participation": 0.3, "evaluate_every": 2} | options,
     )
@@ -679,15 +592,9 @@ class TestContinued:
       for phase in longer.phases:
         server, own, metrics = phase(server, own, [data[client]])
       (states[client],) = own
-    tf.nest.map_structure(
-      np.testing.assert_array_equal, result.server_state, server
-    )
+    trees.assert_equal(result.server_state, server)
     assert result.server_state.round_num == 6
-    assert result.client_states.in_memory.keys() == states.keys()
-    for client, state in states.items():
-      tf.nest.map_structure(
-        np.testing.assert_array_equal, result.client_states[client], state
-      )
+    trees.assert_equal(result.client_states.in_memory, states)
     numbers = [evaluation.round_num for evaluation in result.evaluations]
     assert numbers == [2, 3]
     assert result.final.train_loss == metrics["loss"]
@@ -707,25 +614,23 @@ class TestContinued:
   def test_resumed_run_equals_uninterrupted_run(
     self, longer, previous, tmp_path
   ):
-    def run(record, checkpoint):
+    def run_in(folder, record):
       return self.run(
-        longer, previous=previous, callbacks=[record], checkpoint=checkpoint
+        longer,
+        previous=previous,
+        callbacks=[record],
+        checkpoint=checkpoints.Run(tmp_path / folder, "key", every=1),
       )
 
-    def saved():
-      return checkpoints.Run(tmp_path / "run", "key", every=1)
-
     whole, resumed = Record(), Record()
-    expected = run(whole, None)
+    expected = run_in("whole", whole)
     with pytest.raises(KeyboardInterrupt):
-      run(Record(stop=2), saved())
-    result = run(resumed, saved())
+      run_in("run", Record(stop=2))
+    result = run_in("run", resumed)
     assert resumed.losses == whole.losses
     assert [loss[0] for loss in whole.losses] == [1, 2, 3]
     assert without_domains(result.final) == without_domains(expected.final)
-    tf.nest.map_structure(
-      np.testing.assert_array_equal, result.server_state, expected.server_state
-    )
+    trees.assert_equal(result.server_state, expected.server_state)
 
   def test_states_are_required(self, longer, previous):
     message = "previous is not allowed: it must have the states"

@@ -7,8 +7,8 @@ import pytest
 
 from tests.fixtures.refusals import refused
 from tests.fixtures.runs import Record
+from tests.fixtures.runs import stop_and_repeat
 from tff_shift import algorithms
-from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_drm
 from tff_shift.data import examples
 from tff_shift.learning import guidance as learned
@@ -57,6 +57,8 @@ class PlannedFederation:
 
 # Two queries of client 0, three of client 1.
 TEST = (make_examples([0, 1], [0, 1]), make_examples([2, 3, 4], [0, 1, 0]))
+# Own tests: 2 of 2, and 2 of 3; weights 3 and 1.
+OWN_ACCURACY = 100 * (3 * 1 + 1 * 2 / 3) / 4
 
 
 class TestEvaluate:
@@ -70,15 +72,9 @@ class TestEvaluate:
     # Queries 0, 2 and 3 went home; of the others', 0 and 1.
     assert evaluation.client_accuracy == pytest.approx(60)
     assert evaluation.uncorrected_client_accuracy == pytest.approx(40)
-    # Own tests: 2 of 2, and 2 of 3; weights 3 and 1.
-    assert evaluation.average_accuracy == pytest.approx(
-      100 * (3 * 1 + 1 * 2 / 3) / 4
-    )
+    assert evaluation.average_accuracy == pytest.approx(OWN_ACCURACY)
     np.testing.assert_array_equal(routing, [[1, 1], [1, 2]])
-
-  def test_only_queries_away_from_home_are_asked_again(self):
-    federation = PlannedFederation(can_guide=True)
-    guidance.evaluate(federation, [1, 1], TEST)
+    # Only queries away from home are asked again.
     assert federation.asked == [[0, 1, 2, 3, 4], [1, 4], [2, 3, 4]]
 
   def test_without_a_guide_the_vote_counts(self):
@@ -107,22 +103,15 @@ class TestEvaluate:
     # Of client 1's three, 3 is left.
     assert evaluation.average_accuracy == pytest.approx(100 * (1 + 1 / 3) / 2)
 
-  def test_clients_that_are_asked_nothing_count_in_no_mean(self):
-    test = (*TEST, make_examples([], []))
-    evaluation, _ = guidance.evaluate(
-      PlannedFederation(can_guide=False), [3, 1, 7], test
-    )
-    assert evaluation.average_accuracy == pytest.approx(
-      100 * (3 * 1 + 1 * 2 / 3) / 4
-    )
-    assert evaluation.system_accuracy == pytest.approx(60)
-
   def test_each_client_has_its_own_values(self):
+    # The last client is asked nothing, and counts in no mean.
     test = (*TEST, make_examples([], []))
     for can_guide, system in ((True, [100, 200 / 3]), (False, [50, 200 / 3])):
       found, _ = guidance.evaluate(
-        PlannedFederation(can_guide), [1, 1, 0], test, round_num=4
+        PlannedFederation(can_guide), [3, 1, 7], test, round_num=4
       )
+      assert found.average_accuracy == pytest.approx(OWN_ACCURACY)
+      assert found.system_accuracy == pytest.approx(80 if can_guide else 60)
       assert found.clients.places == ({"round": 4},)
       for name, values in (("own", [100, 200 / 3]), ("system", system)):
         np.testing.assert_allclose(
@@ -130,16 +119,15 @@ class TestEvaluate:
         )
 
 
-class TestFinal:
-  def test_one_round_has_no_spread(self):
-    result = guidance.GuidanceResult(
-      {3: guidance.Evaluation(1.0, 2.0)}, (3,), None, 0.0
-    )
-    assert result.final() == {
-      "system_accuracy": 1.0,
-      "average_accuracy": 2.0,
-      "not_finite": 0.0,
-    }
+def test_one_round_has_no_spread():
+  result = guidance.GuidanceResult(
+    {3: guidance.Evaluation(1.0, 2.0)}, (3,), None, 0.0
+  )
+  assert result.final() == {
+    "system_accuracy": 1.0,
+    "average_accuracy": 2.0,
+    "not_finite": 0.0,
+  }
 
 
 def make_federation_data(generator, num_clients=2):
@@ -155,19 +143,27 @@ def make_federation_data(generator, num_clients=2):
   return found
 
 
-@pytest.mark.parametrize("part, client", [(0, 1), (1, 0)])
-def test_bad_examples_are_refused_first(part, client, typed_algorithm):
-  generator = np.random.default_rng(3)
-  data = [make_federation_data(generator) for _ in range(2)]
-  good = data[part][client]
-  data[part][client] = good._replace(y=good.y[1:])
-  with refused(rf"^y of client {client}: .* got \[39\]"):
-    guidance.run(
-      typed_algorithm(mlp.build((2,), num_classes=2, width=4, head_width=3)),
-      *data,
-      num_rounds=1,
-      run_seed=0,
-    )
+GENERATOR = np.random.default_rng(3)
+GOOD = make_federation_data(GENERATOR)
+NOTHING = examples.Examples(GOOD[0].x[:0], GOOD[0].y[:0])
+WRONG = GOOD[0]._replace(y=GOOD[0].y[1:])
+
+
+@pytest.mark.parametrize(
+  "train, test, message",
+  [
+    ([GOOD[0], WRONG], GOOD, r"y of client 1: .* got \[39\]"),
+    (GOOD, [WRONG, GOOD[1]], r"y of client 0: .* got \[39\]"),
+    (
+      *([GOOD[0], NOTHING], [NOTHING, GOOD[1]]),
+      "no client has both a training and a",
+    ),
+  ],
+)
+def test_bad_examples_are_refused_first(train, test, message, typed_algorithm):
+  model = mlp.build((2,), num_classes=2, width=4, head_width=3)
+  with refused(f"^{message}"):
+    guidance.run(typed_algorithm(model), train, test, num_rounds=1, run_seed=0)
 
 
 @pytest.mark.slow
@@ -205,45 +201,26 @@ class TestRun:
     record = Record()
     return run(callbacks=[record]), record.steps
 
-  @pytest.mark.slow
-  def test_queries_find_the_client_that_knows(self, finished):
-    result, _ = finished
+  def test_evaluated_rounds_are_those_asked_for_and_queries_find_who_knows(
+    self, finished
+  ):
+    result, rows = finished
+    assert list(result.evaluations) == [3, 6, 7]
+    assert result.final_rounds == (6, 7)
+    assert [row[0] for row in rows] == list(range(1, 8))
+    assert [row[0] for row in rows if row[2] is not None] == [3, 6, 7]
+    assert rows[-1][1] < rows[0][1]
+    # Queries find the client that knows.
     final = result.evaluations[7]
     assert final.client_accuracy > 95
     assert final.system_accuracy > 90
     assert final.average_accuracy > 90
     assert np.trace(result.routing) > 0.95 * 80
 
-  @pytest.mark.slow
-  def test_a_vote_of_contradicting_clients_does_not(self, data, context):
-    del context
-    algorithm = algorithms.build(
-      fed_avg,
-      mlp.build((2,), num_classes=2, width=8, head_width=6),
-      # So few steps that the shared model cannot tell the clients apart.
-      fed_avg.HParams(local_steps=1, learning_rate=0.01),
-      num_queries=80,
-    )
-    result = guidance.run(algorithm, *data, num_rounds=1, run_seed=0)
-    assert result.evaluations[1].system_accuracy < 70
-    assert result.routing is None
-
-  @pytest.mark.slow
-  def test_evaluated_rounds_are_those_asked_for(self, finished):
-    result, rows = finished
-    assert list(result.evaluations) == [3, 6, 7]
-    assert result.final_rounds == (6, 7)
-    assert [row[0] for row in rows] == list(range(1, 8))
-    assert [row[2] is not None for row in rows] == [
-      False,
-      False,
-      True,
-      False,
-      False,
-      True,
-      True,
-    ]
-    assert rows[-1][1] < rows[0][1]
+  def assert_same(self, result, whole):
+    assert result.evaluations == whole.evaluations
+    assert result.final() == whole.final()
+    np.testing.assert_array_equal(result.routing, whole.routing)
 
   def test_run_that_was_stopped_ends_as_one_that_was_not(
     self, run, data, finished, tmp_path
@@ -252,20 +229,15 @@ class TestRun:
       checkpoint = checkpoints.Run(tmp_path / "run", "key", every=4)
       return run(callbacks=[record], checkpoint=checkpoint)
 
-    stopped = Record(stop=6)
-    with pytest.raises(KeyboardInterrupt):
-      run_on(stopped)
-    assert not stopped.ended
+    _, *ended = stop_and_repeat(run_on, 6)
     whole, all_rows = finished
-    for expected in ([3, 5, 6, 7], [3, 6, 7]):
-      record = Record()
-      result = run_on(record)
+    for (result, record), expected in zip(
+      ended, ([3, 5, 6, 7], [3, 6, 7]), strict=True
+    ):
       (running,) = record.ended
       assert running.round_num == result.server_state.round_num == 7
       assert len(result.client_states) == len(data[0])
-      assert result.evaluations == whole.evaluations
-      assert result.final() == whole.final()
-      np.testing.assert_array_equal(result.routing, whole.routing)
+      self.assert_same(result, whole)
       assert record.steps == [row for row in all_rows if row[0] in expected]
       # But losses are those of all rounds.
       assert record.losses == [row[:2] for row in all_rows]
@@ -278,10 +250,7 @@ class TestRun:
       return run(num_rounds=num_rounds, checkpoint=checkpoint)
 
     assert list(run_to(5).evaluations) == [3, 4, 5]
-    result, (whole, _) = run_to(7), finished
-    assert result.evaluations == whole.evaluations
-    assert result.final() == whole.final()
-    np.testing.assert_array_equal(result.routing, whole.routing)
+    self.assert_same(run_to(7), finished[0])
 
 
 def algorithms_by_answers():
@@ -308,7 +277,6 @@ def test_clients_without_examples_leave_numbers_finite(name, context):
   del context
   generator = np.random.default_rng(3)
   train, test = (make_federation_data(generator, 4) for _ in range(2))
-  nothing = examples.Examples(train[0].x[:0], train[0].y[:0])
   model = guided_model.with_guide(
     mlp.build((2,), num_classes=2, width=8, head_width=6), 4, width=8
   )
@@ -316,8 +284,8 @@ def test_clients_without_examples_leave_numbers_finite(name, context):
     algorithms.build(
       name, model, forms.hparams(name), num_clients=4, num_queries=100
     ),
-    [*train[:2], nothing, nothing],
-    [test[0], nothing, test[2], nothing],
+    [*train[:2], NOTHING, NOTHING],
+    [test[0], NOTHING, test[2], NOTHING],
     num_rounds=2,
     run_seed=0,
     client_names=["a", "b", "c", "d"],
@@ -331,16 +299,3 @@ def test_clients_without_examples_leave_numbers_finite(name, context):
     round(measured.average_accuracy * 40 / 100)
   )
   assert measured.not_finite == 0
-
-
-def test_nobody_to_train_and_ask_is_refused(typed_algorithm):
-  (one,) = make_federation_data(np.random.default_rng(3), 1)
-  nothing = examples.Examples(one.x[:0], one.y[:0])
-  with refused(r"^no client has both a training and a"):
-    guidance.run(
-      typed_algorithm(mlp.build((2,), num_classes=2, width=4, head_width=3)),
-      [one, nothing],
-      [nothing, one],
-      num_rounds=1,
-      run_seed=0,
-    )

@@ -75,21 +75,19 @@ class TestShift:
       rtol=1e-9,
     )
 
-  def test_rates_are_by_step_and_client(self):
-    np.testing.assert_allclose(
-      online_adaptation_results.learning_rates(make_result([1, 2, 3], RATES)),
-      RATES,
-      rtol=1e-6,
-    )
-
   def test_measured_shift_is_what_the_rates_came_from(self, run_in_graph):
     eta_min, eta_max = 5e-6, 1e-4
     signal = np.linspace(0, 1, 3 * NUM_CLIENTS, dtype=np.float32).reshape(3, -1)
     rates = run_in_graph(
       lambda s: dynamics.learning_rate(s, eta_min, eta_max), signal
     )
+    result = make_result([1, 2, 3], rates)
+    # By step and client.
+    np.testing.assert_array_equal(
+      online_adaptation_results.learning_rates(result), rates
+    )
     measured = online_adaptation_results.measured_shift(
-      make_result([1, 2, 3], rates), eta_min, eta_max
+      result, eta_min, eta_max
     )
     np.testing.assert_allclose(measured, signal, rtol=0, atol=1e-6)
 
@@ -132,61 +130,49 @@ class TestFigures:
 
   def test_accuracy_is_that_of_each_seed(self, drawn, folder):
     by_label = {
-      "two seeds": {0: make_result([10, 20, 30]), 7: make_result([14, 20, 36])},
-      "one seed": {0: make_result([5, 6, 7])},
+      "two seeds": [[10, 20, 30], [14, 20, 36]],
+      "one seed": [[5, 6, 7]],
     }
     online_adaptation_results.draw_accuracy(
-      by_label, OMEGA[None], folder, "sine"
+      {
+        label: dict(zip((0, 7), map(make_result, by_seed), strict=False))
+        for label, by_seed in by_label.items()
+      },
+      OMEGA[None],
+      folder,
+      "sine",
     )
     (curves, omega, path), options = drawn["accuracy_over_time"]
     assert list(curves) == list(by_label)
-    two, one = curves.values()
-    for curve in (one, two):
+    for label, curve in curves.items():
       np.testing.assert_array_equal(curve.rounds, [1, 2, 3])
-    np.testing.assert_array_equal(two.by_seed, [[10, 20, 30], [14, 20, 36]])
-    np.testing.assert_array_equal(one.by_seed, [[5, 6, 7]])
+      np.testing.assert_array_equal(curve.by_seed, by_label[label])
     np.testing.assert_array_equal(omega, [OMEGA])
     assert path.name == "accuracy_sine.png"
     assert "%" in options["ylabel"]
 
-  @pytest.fixture
-  def adapted(self, drawn, folder):
-    """What the figures of one run have been asked to draw."""
-    online_adaptation_results.draw_adaptation(
-      make_result([1, 2, 3], RATES),
-      STREAMS,
-      CLASS_NAMES,
-      folder,
-      "square",
-      7,
-    )
-    return drawn
-
-  def test_rates_stand_beside_the_true_shift_of_four_clients(self, adapted):
-    (rates, shifts, path), options = adapted["rates_over_time"]
-    assert options["title"] == "Learning rates, square shift, seed 7"
-    true = online_adaptation_results.true_shift(STREAMS)
-    assert list(rates) == list(shifts) == [f"client {i}" for i in range(4)]
-    for client in range(4):
-      np.testing.assert_allclose(
-        rates[f"client {client}"], RATES[:, client], rtol=1e-6
-      )
-      np.testing.assert_array_equal(shifts[f"client {client}"], true[:, client])
-    assert path.name == "learning_rates_square.png"
-
-  def test_clients_with_names_are_named(self, drawn, folder):
-    names = tuple(f"ward {i}" for i in range(NUM_CLIENTS))
-    result = make_result([1, 2, 3], RATES)._replace(client_names=names)
+  @pytest.mark.parametrize("name", ["client", "ward"])
+  def test_rates_and_estimates_stand_beside_the_truth(
+    self, drawn, folder, name
+  ):
+    """The rates of four clients, the classes of one; clients may have names."""
+    names = [f"{name} {client}" for client in range(NUM_CLIENTS)]
+    result = make_result([1, 2, 3], RATES)
+    if name == "ward":
+      result = result._replace(client_names=tuple(names))
     online_adaptation_results.draw_adaptation(
       result, STREAMS, CLASS_NAMES, folder, "square", 7
     )
-    (rates, shifts, _), _ = drawn["rates_over_time"]
-    assert tuple(rates) == tuple(shifts) == names[:4]
-    _, options = drawn["class_distributions"]
-    assert options["title"].startswith("Classes of ward 0, ")
+    (rates, shifts, path), options = drawn["rates_over_time"]
+    assert options["title"] == "Learning rates, square shift, seed 7"
+    true = online_adaptation_results.true_shift(STREAMS)
+    assert list(rates) == list(shifts) == names[:4]
+    for client, of_client in enumerate(names[:4]):
+      np.testing.assert_allclose(rates[of_client], RATES[:, client], rtol=1e-6)
+      np.testing.assert_array_equal(shifts[of_client], true[:, client])
+    assert path.name == "learning_rates_square.png"
 
-  def test_estimates_stand_beside_the_true_classes_of_a_client(self, adapted):
-    (estimated, true, names, path), options = adapted["class_distributions"]
+    (estimated, true, classes, path), options = drawn["class_distributions"]
     np.testing.assert_allclose(
       estimated, [[0, 0.2, 0.8], [0.1, 0.2, 0.7], [0.2, 0.2, 0.6]]
     )
@@ -194,6 +180,7 @@ class TestFigures:
     np.testing.assert_allclose(
       true, [(1 - w) / 3 + w * target for w in OMEGA[1:]]
     )
-    assert names == CLASS_NAMES
+    assert classes == CLASS_NAMES
     assert path.name == "class_estimates_square.png"
-    assert "square" in options["title"] and "client 0" in options["title"]
+    assert options["title"].startswith(f"Classes of {names[0]}, ")
+    assert "square" in options["title"]

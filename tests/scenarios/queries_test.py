@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hypothesis import example
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies
@@ -40,19 +41,30 @@ DATA = [
 
 
 @pytest.fixture(scope="module")
-def federation(context):
-  """Clients with a model of their own each, as it was drawn."""
+def build(context):
+  """Returns `build(prepare)`: clients with a model of their own, as drawn."""
   del context
   algorithm = algorithms.build(
     local, MODEL, local.HParams(), num_queries=NUM_QUERIES
   )
-  state = algorithm.initialize(randomness.server_seed(0))
-  return queries.Federation(
-    algorithm,
-    state,
-    algorithm.initialize_client(state, [client.seed for client in DATA]),
-    DATA,
-  )
+  assert algorithm.guidance.prepare is None
+
+  def build_federation(prepare=None):
+    state = algorithm.initialize(randomness.server_seed(0))
+    guided = algorithm.guidance._replace(prepare=prepare)
+    return queries.Federation(
+      dataclasses.replace(algorithm, guidance=guided),
+      state,
+      algorithm.initialize_client(state, [client.seed for client in DATA]),
+      DATA,
+    )
+
+  return build_federation
+
+
+@pytest.fixture(scope="module")
+def federation(build):
+  return build()
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +89,7 @@ def predictions(run_in_graph):
 
 
 @pytest.mark.slow
-def test_clients_prepare_once(federation, context):
-  del context
+def test_clients_prepare_once(federation, build):
   count = []
 
   def prepare(state, states, given):
@@ -87,19 +98,7 @@ def test_clients_prepare_once(federation, context):
     # Each takes the model of the next.
     return [*states[1:], states[0]]
 
-  algorithm = algorithms.build(
-    local, MODEL, local.HParams(), num_queries=NUM_QUERIES
-  )
-  assert algorithm.guidance.prepare is None
-  state = algorithm.initialize(randomness.server_seed(0))
-  asked = queries.Federation(
-    dataclasses.replace(
-      algorithm, guidance=algorithm.guidance._replace(prepare=prepare)
-    ),
-    state,
-    algorithm.initialize_client(state, [client.seed for client in DATA]),
-    DATA,
-  )
+  asked = build(prepare)
   routes = np.arange(len(QUERIES), dtype=np.int32) % NUM_CLIENTS
   np.testing.assert_array_equal(
     asked.answer(QUERIES, routes).classes,
@@ -109,54 +108,43 @@ def test_clients_prepare_once(federation, context):
   assert len(count) == 1
 
 
-class TestAnswer:
-  @pytest.mark.slow
-  @settings(max_examples=20, deadline=None)
-  @given(
-    strategies.lists(
-      strategies.integers(-1, NUM_CLIENTS), max_size=len(QUERIES)
-    )
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None)
+@given(
+  strategies.lists(strategies.integers(-1, NUM_CLIENTS), max_size=len(QUERIES))
+)
+@example([])
+@example([2] * NUM_QUERIES)
+@example([2] * (NUM_QUERIES + 1))
+def test_only_the_routed_client_answers(federation, predictions, routes):
+  routes = np.array(routes, np.int32)
+  answers = federation.answer(QUERIES[: len(routes)], routes)
+  np.testing.assert_array_equal(answers.routes, routes)
+  assert answers.classes.dtype == np.int32
+  expected = [
+    predictions[route, query]
+    if 0 <= route < NUM_CLIENTS
+    else guidance.NO_CLIENT
+    for query, route in enumerate(routes)
+  ]
+  np.testing.assert_array_equal(answers.classes, np.array(expected, np.int32))
+
+
+def test_without_a_guide_routes_are_asked_for(federation):
+  assert not federation.can_guide
+  with pytest.raises(ValueError, match="local has no guide"):
+    federation.answer(QUERIES)
+
+
+@pytest.mark.parametrize("number", [0, 1, len(QUERIES)])
+def test_majority_wins_and_the_lowest_class_a_tie(
+  federation, predictions, number
+):
+  assert any(len(set(column)) == NUM_CLIENTS for column in predictions.T)
+  expected = [
+    np.bincount(column, minlength=NUM_CLASSES).argmax()
+    for column in predictions[:, :number].T
+  ]
+  np.testing.assert_array_equal(
+    federation.vote(QUERIES[:number]), np.array(expected, np.int32)
   )
-  def test_only_the_routed_client_answers(
-    self, federation, predictions, routes
-  ):
-    routes = np.array(routes, np.int32)
-    classes = federation.answer(QUERIES[: len(routes)], routes).classes
-    assert classes.dtype == np.int32
-    expected = [
-      predictions[route, query]
-      if 0 <= route < NUM_CLIENTS
-      else guidance.NO_CLIENT
-      for query, route in enumerate(routes)
-    ]
-    np.testing.assert_array_equal(classes, np.array(expected, np.int32))
-
-  @pytest.mark.parametrize("number", [0, 1, NUM_QUERIES, NUM_QUERIES + 1])
-  def test_any_number_of_queries(self, federation, predictions, number):
-    routes = np.full(number, 2, np.int32)
-    answers = federation.answer(QUERIES[:number], routes)
-    np.testing.assert_array_equal(answers.classes, predictions[2, :number])
-    np.testing.assert_array_equal(answers.routes, routes)
-
-  def test_without_a_guide_routes_are_asked_for(self, federation):
-    assert not federation.can_guide
-    with pytest.raises(ValueError, match="local has no guide"):
-      federation.answer(QUERIES)
-
-
-class TestVote:
-  @pytest.mark.parametrize("number", [0, 1, len(QUERIES)])
-  def test_majority_wins(self, federation, predictions, number):
-    votes = federation.vote(QUERIES[:number])
-    expected = [
-      np.bincount(column, minlength=NUM_CLASSES).argmax()
-      for column in predictions[:, :number].T
-    ]
-    np.testing.assert_array_equal(votes, np.array(expected, np.int32))
-
-  def test_lowest_class_wins_a_tie(self, federation, predictions):
-    is_tie = [len(set(column)) == NUM_CLIENTS for column in predictions.T]
-    assert any(is_tie)
-    np.testing.assert_array_equal(
-      federation.vote(QUERIES[is_tie]), predictions[:, is_tie].min(axis=0)
-    )

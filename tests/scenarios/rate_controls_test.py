@@ -14,6 +14,10 @@ RATES = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 COUNTS = np.array([[1, 2, 0], [1, 1, 1]])
 
 
+def shuffled(rates, counts, seed):
+  return rate_controls.prescribe("fed_ade_shuffled", rates, counts, seed)
+
+
 class TestPrescribe:
   def test_mean_counts_each_round_of_a_client(self):
     found = rate_controls.prescribe("fix_lr_mean", RATES, COUNTS, 0)
@@ -24,21 +28,19 @@ class TestPrescribe:
   def test_shuffled_rates_are_the_same_at_other_places(self):
     rates = np.arange(60, dtype=np.float32).reshape(12, 5)
     counts = np.ones([12, 5], int)
-    found = rate_controls.prescribe("fed_ade_shuffled", rates, counts, 3)
+    found, again, other = (shuffled(rates, counts, seed) for seed in (3, 3, 4))
     assert found.dtype == np.float32
     np.testing.assert_array_equal(np.sort(found, axis=None), rates.ravel())
     # Over clients and over steps: few stay in their row or in their column.
     assert np.mean(found // 5 == rates // 5) < 0.5
     assert np.mean(found % 5 == rates % 5) < 0.5
-    again = rate_controls.prescribe("fed_ade_shuffled", rates, counts, 3)
     np.testing.assert_array_equal(found, again)
-    other = rate_controls.prescribe("fed_ade_shuffled", rates, counts, 4)
     assert np.any(found != other)
 
   def test_rates_are_dealt_out_among_those_who_take_part_equally_often(self):
     moved = set()
     for seed in range(20):
-      found = rate_controls.prescribe("fed_ade_shuffled", RATES, COUNTS, seed)
+      found = shuffled(RATES, COUNTS, seed)
       assert found[0, 1] == 2 and found[0, 2] == 3
       np.testing.assert_array_equal(
         np.sort(found[COUNTS == 1]), RATES[COUNTS == 1]

@@ -24,17 +24,13 @@ def test_draws_are_different_and_a_function_of_the_seed():
   assert all(setting not in found[:i] for i, setting in enumerate(found))
   assert found == list(search.settings(given, search.RANDOM, 5, 0))
   assert found != list(search.settings(given, search.RANDOM, 5, 1))
+  # There are no more than all combinations.
+  grid = {"rate": [0.1, 0.2], "steps": [1, 2]}
+  assert len(list(search.settings(grid, search.RANDOM, 9, 3))) == 4
+  assert list(search.settings({}, search.RANDOM, 9, 3)) == [{}]
   # An algorithm without one of them draws the same values of the other.
   alone = list(search.settings({"rate": given["rate"]}, search.HALVING, 5, 0))
   assert [each["rate"] for each in alone] == [each["rate"] for each in found]
-
-
-@pytest.mark.slow
-def test_no_more_settings_than_there_are():
-  given = {"rate": [0.1, 0.2], "steps": [1, 2]}
-  found = list(search.settings(given, search.RANDOM, 9, 3))
-  assert len(found) == 4
-  assert list(search.settings({}, search.RANDOM, 9, 3)) == [{}]
 
 
 @hypothesis.given(strategies.integers(0, 1000), strategies.integers(0, 50))

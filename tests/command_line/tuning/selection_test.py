@@ -6,6 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
+from tests.fixtures import tables
 from tff_shift._util import errors
 from tff_shift.command_line.tuning import selection
 
@@ -52,13 +53,13 @@ def _described(readings):
 
 def test_compare_without_rule_runs_every_setting_once():
   recorder = _Recorder()
-  readings = list(selection.compare(_CONTESTANTS, recorder.run))
-  assert recorder.runs == [
-    (name, rate, "target") for name in "ab" for rate in (0.1, 0.01)
-  ]
-  assert _described(readings) == [
-    (name, rate, "none") for name in "ab" for rate in (0.1, 0.01)
-  ]
+  comparison = selection.compare(_CONTESTANTS, recorder.run)
+  readings = [next(comparison)]
+  # A setting has its reading before the next one runs.
+  assert len(recorder.runs) == 1
+  readings += comparison
+  assert recorder.runs == [(*key, "target") for key in _SCORES]
+  assert _described(readings) == [(*key, "none") for key in _SCORES]
   assert [each.by_seed[0] for each in readings] == [30, 20, 40, 40]
   assert all(each.scores == {} for each in readings)
 
@@ -71,16 +72,18 @@ def test_compare_with_all_settings_marks_the_chosen_one():
     )
   )
   assert _described(readings) == [
-    ("a", 0.1, "none"),
-    ("a", 0.01, "last_source"),
-    ("b", 0.1, "none"),
-    ("b", 0.01, "last_source"),
+    (*key, selection_)
+    for key, selection_ in zip(
+      _SCORES, ["none", "last_source"] * 2, strict=True
+    )
   ]
   # All of them tell what there was to choose from.
-  assert [(_key(each.trial), dict(each.scores)) for each in readings][::2] == [
-    (("a", 0.1), {"a, learning rate 0.1": 70.0, "a, learning rate 0.01": 80.0}),
-    (("b", 0.1), {"b, learning rate 0.1": 60.0, "b, learning rate 0.01": 60.0}),
-  ]
+  for each in readings:
+    assert dict(each.scores) == {
+      f"{name}, learning rate {rate}": score
+      for (name, rate), score in _SCORES.items()
+      if name == each.trial.algorithm
+    }
 
 
 def test_compare_with_rule_judges_only_what_it_chose():
@@ -132,12 +135,6 @@ def test_setting_that_diverges_is_not_chosen_and_ends_nothing():
   }
 
 
-def test_compare_gives_a_reading_before_it_runs_the_next():
-  recorder = _Recorder()
-  next(selection.compare(_CONTESTANTS, recorder.run))
-  assert len(recorder.runs) == 1
-
-
 _VALUES = strategies.tuples(
   strategies.floats(1e-6, 1.0),
   strategies.sampled_from(["adam", "sgd"]),
@@ -161,16 +158,17 @@ def test_choose_takes_the_first_of_the_best(scores):
 
 @pytest.mark.parametrize(
   "compared, label",
-  [
-    ({}, "fed_drm"),
-    (
-      {"lambda_": 0.5, "optimizer": "adam"},
-      "fed_drm, lambda 0.5, optimizer adam",
-    ),
-    ({"learning_rate": 1e-5}, "fed_drm, learning rate 1e-05"),
-    # Values that differ have labels that do.
-    ({"learning_rate": 0.12345678}, "fed_drm, learning rate 0.12345678"),
-  ],
+  # Values that differ have labels that do.
+  tables.cases("""
+{}
+    fed_drm
+{"lambda_": 0.5, "optimizer": "adam"}
+    fed_drm, lambda 0.5, optimizer adam
+{"learning_rate": 1e-5}
+    fed_drm, learning rate 1e-05
+{"learning_rate": 0.12345678}
+    fed_drm, learning rate 0.12345678
+"""),
 )
 def test_label_names_what_is_compared(compared, label):
   assert selection.Trial("fed_drm", None, compared).label == label

@@ -10,13 +10,8 @@ import sqlite3
 import pytest
 
 from benchmarks import resume
-from tff_shift.binaries import dynamic_personalization
-from tff_shift.binaries import evolving
-from tff_shift.binaries import guidance
-from tff_shift.binaries import online_adaptation
 from tff_shift.scenarios.guidance import simulation
 from tff_shift.simulation.engine import checkpoints
-from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.slow
 
@@ -44,18 +39,18 @@ _ONLINE = """
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, run_in, drawn_figures):
+def run(run_once, run_in, drawn_figures):
   """Returns `run(binary, *flags, folder=None, code=0)`, of which it is `Run`.
   The folder is a new one, or the run is resumed.
   """
 
-  def run_binary(binary, *flags, folder=None, **options):
-    if folder is not None and folder.exists():
-      flags = *flags, "--resume"
-    folder = folder or tmp_path_factory.mktemp("runs") / "run"
+  def run_binary(*given, folder=None, **options):
+    given = *given, "--noprogress"
     # To draw more takes longer than to run.
     with drawn_figures("accuracy_per_domain"):
-      return run_in(folder, binary, *flags, "--noprogress", **options)
+      if folder is None:
+        return run_once(*given, **options)
+      return run_in(folder, *given, *["--resume"] * folder.exists(), **options)
 
   return run_binary
 
@@ -64,7 +59,7 @@ def rounds_of(run):
   return [int(row["round"]) for row in run.rows]
 
 
-_LONG = evolving, _EVOLVING, "--rounds=7 --seeds=0,1"
+_LONG = "evolving", _EVOLVING, "--rounds=7 --seeds=0,1"
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +70,7 @@ def long(run):
 
 @pytest.mark.long
 def test_finished_run_takes_more_rounds_and_a_seed(run, long):
-  short = run(evolving, _EVOLVING, "--rounds=5")
+  short = run("evolving", _EVOLVING, "--rounds=5")
   folder = short.folder
   assert rounds_of(short) == [3, 5] * 2
   ended = run(*_LONG, folder=folder, errors="")
@@ -91,24 +86,15 @@ def test_finished_run_takes_more_rounds_and_a_seed(run, long):
 
 
 def test_unfinished_run_and_its_extension_may_stop(
-  run, long, tmp_path, monkeypatch
+  run, long, tmp_path, stopped_at
 ):
   folder = tmp_path / "run"
-  write = results.RunFolder.write_metrics
-
-  def stop_at(place, *flags):
-    def stop(self, row):
-      if (row["algorithm"], row["seed"], row["round"]) == place:
-        raise KeyboardInterrupt
-      write(self, row)
-
-    with monkeypatch.context() as patches:
-      patches.setattr(results.RunFolder, "write_metrics", stop)
-      return run(*flags, folder=folder, code=130)
-
-  stop_at(("fed_rep", 0, 5), evolving, _EVOLVING, "--rounds=5")
+  with stopped_at(algorithm="fed_rep", seed=0, round=5):
+    run("evolving", _EVOLVING, "--rounds=5", folder=folder, code=130)
+  with stopped_at(algorithm="fed_avg", seed=0, round=7):
+    stopped = run(*_LONG, folder=folder, code=130)
   # What fed_avg has had before is not there again yet.
-  assert rounds_of(stop_at(("fed_avg", 0, 7), *_LONG)) == [3, 6]
+  assert rounds_of(stopped) == [3, 6]
   assert not (folder / "summary.json").exists()
   run(*_LONG, folder=folder)
   assert resume.differences(long, folder) == []
@@ -150,7 +136,7 @@ def recorded_before(folder, **changes):
 
 @pytest.mark.long
 def test_tasks_share_the_rounds_unless_their_number_is_set(run, refused):
-  given = evolving, _EVOLVING, "--algorithm=cfl"
+  given = "evolving", _EVOLVING, "--algorithm=cfl"
   set_number = *given, "--task_rounds=4"
   folder, whole = (
     run(*set_number, f"--rounds={each}").folder for each in (4, 5)
@@ -167,7 +153,7 @@ def test_tasks_share_the_rounds_unless_their_number_is_set(run, refused):
 def test_choice_is_that_of_more_rounds(run):
   """After one round another learning rate is chosen than after three."""
   given = (
-    *(evolving, _EVOLVING, "--algorithm=fed_avg --optimizer=sgd"),
+    *("evolving", _EVOLVING, "--algorithm=fed_avg --optimizer=sgd"),
     "--learning_rate=0.2,2 --select=last_source",
   )
   first, last = (run(*given, f"--rounds={each}") for each in (1, 3))
@@ -199,7 +185,7 @@ def test_final_rounds_are_those_of_all(run, refused, monkeypatch):
     return drive(algorithm, *data, run_seed=run_seed, **options)
 
   monkeypatch.setattr(simulation, "run", recorded)
-  given = guidance, _GUIDANCE
+  given = "guidance", _GUIDANCE
   falling = *given, "--cosine_rounds=9"
   first, last = (
     run(*falling, f"--rounds={rounds} --seeds={seeds}")
@@ -227,7 +213,7 @@ def test_final_rounds_are_those_of_all(run, refused, monkeypatch):
 @pytest.mark.long
 def test_use_follows_the_last_round(run):
   """Checkpoints of use have the numbers of rounds that now follow."""
-  given = dynamic_personalization, _DYNAMIC, "--max_states_in_memory=1"
+  given = "dynamic_personalization", _DYNAMIC, "--max_states_in_memory=1"
   first, last = (
     run(*given, f"--rounds={rounds} --seeds={seeds}")
     for rounds, seeds in ((3, "0"), (6, "0,1"))
@@ -241,7 +227,7 @@ def test_use_follows_the_last_round(run):
 def test_full_disk_leaves_what_can_go_on(run, monkeypatch, no_file_above):
   """The checkpoint of use stays until one of the last round is whole."""
   folder, whole = (
-    run(dynamic_personalization, _DYNAMIC, f"--rounds={each}").folder
+    run("dynamic_personalization", _DYNAMIC, f"--rounds={each}").folder
     for each in (3, 4)
   )
   save = checkpoints.Run._save
@@ -250,7 +236,7 @@ def test_full_disk_leaves_what_can_go_on(run, monkeypatch, no_file_above):
     with no_file_above(20) if step == 3 else contextlib.nullcontext():
       save(self, step, *given)
 
-  given = dynamic_personalization, _DYNAMIC, "--rounds=4"
+  given = "dynamic_personalization", _DYNAMIC, "--rounds=4"
   with monkeypatch.context() as patches:
     patches.setattr(checkpoints.Run, "_save", fail)
     ended = run(*given, folder=folder, code=5)
@@ -265,7 +251,7 @@ def test_full_disk_leaves_what_can_go_on(run, monkeypatch, no_file_above):
 
 @pytest.mark.long
 def test_streams_take_seeds_and_no_time_steps(run, refused, tmp_path):
-  given = online_adaptation, _ONLINE, f"--cache_dir={tmp_path / 'cache'}"
+  given = "online_adaptation", _ONLINE, f"--cache_dir={tmp_path / 'cache'}"
   folder, whole = (
     run(*given, f"--seeds={seeds}").folder for seeds in ("0", "0,1")
   )

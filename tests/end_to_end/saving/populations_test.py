@@ -7,11 +7,6 @@ import sqlite3
 import pytest
 
 from benchmarks import resume
-from tff_shift.binaries import dynamic_personalization
-from tff_shift.binaries import evolving
-from tff_shift.binaries import guidance
-from tff_shift.binaries import online_adaptation
-from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.slow
 
@@ -23,30 +18,21 @@ _SMALL = """
 """
 _ON_DISK = f"{_SMALL} --max_states_in_memory=2"
 _OTHERS = {
-  "dynamic_personalization": (
-    dynamic_personalization,
-    """
-      --algorithm=local --dataset=digits --max_examples=600 --num_clients=3
-      --rounds=3 --period_size=20 --periods=2 --test_distributions=0.9
-      --distance_threshold=1 --model=mlp --model_width=4 --participation=0.5
-    """,
-  ),
-  "guidance": (
-    guidance,
-    """
-      --algorithm=fed_rep --dataset=digits --num_clients=4 --max_examples=200
-      --model=mlp --model_width=4 --rounds=3 --local_steps=1 --batch_size=16
-      --evaluate_every=2 --participation=0.5
-    """,
-  ),
-  "online_adaptation": (
-    online_adaptation,
-    """
-      --algorithm=fth --dataset=digits --model=mlp --model_width=4 --timesteps=3
-      --num_clients=4 --initial_examples=20 --samples_per_step=20
-      --pretraining_epochs=1 --max_pretraining_examples=200 --participation=0.5
-    """,
-  ),
+  "dynamic_personalization": """
+    --algorithm=local --dataset=digits --max_examples=600 --num_clients=3
+    --rounds=3 --period_size=20 --periods=2 --test_distributions=0.9
+    --distance_threshold=1 --model=mlp --model_width=4 --participation=0.5
+  """,
+  "guidance": """
+    --algorithm=fed_rep --dataset=digits --num_clients=4 --max_examples=200
+    --model=mlp --model_width=4 --rounds=3 --local_steps=1 --batch_size=16
+    --evaluate_every=2 --participation=0.5
+  """,
+  "online_adaptation": """
+    --algorithm=fth --dataset=digits --model=mlp --model_width=4 --timesteps=3
+    --num_clients=4 --initial_examples=20 --samples_per_step=20
+    --pretraining_epochs=1 --max_pretraining_examples=200 --participation=0.5
+  """,
 }
 _RUN = "checkpoints/fed_rep-circle-target-0.01-0.sqlite"
 
@@ -59,17 +45,15 @@ def empty_figures(drawn_figures):
 
 
 @pytest.fixture(scope="module")
-def in_memory(tmp_path_factory, run_in):
+def in_memory(run_once):
   """A run that was never stopped, all of it in memory."""
-  folder = tmp_path_factory.mktemp("runs") / "in_memory"
-  return run_in(folder, evolving, _SMALL, errors="")
+  return run_once("evolving", _SMALL, errors="")
 
 
 @pytest.fixture(scope="module")
-def on_disk(tmp_path_factory, run_in):
+def on_disk(run_once):
   """The folder of the same run with states on disk."""
-  folder = tmp_path_factory.mktemp("runs") / "on_disk"
-  return run_in(folder, evolving, _ON_DISK, errors="").folder
+  return run_once("evolving", _ON_DISK, errors="").folder
 
 
 def metrics(folder):
@@ -109,26 +93,18 @@ def test_killed_run_ends_as_one_that_was_not(
 ):
   assert 4 <= resume.num_rows(killed) < 12
   shutil.copytree(killed, tmp_path / "run")
-  folder = run(evolving, _ON_DISK, "--resume").folder
+  folder = run("evolving", _ON_DISK, "--resume").folder
   assert metrics(folder) == metrics(in_memory.folder)
   assert resume.differences(on_disk, folder) == []
   assert last_states(folder) == last_states(on_disk)
 
 
 def test_limit_may_change_on_resume(
-  in_memory, killed, tmp_path, run, monkeypatch
+  in_memory, killed, tmp_path, run, stopped_at
 ):
   folder = shutil.copytree(killed, tmp_path / "run")
-  given = evolving, _SMALL, "--resume"
-  write = results.RunFolder.write_metrics
-
-  def stop(self, row):
-    if row["round"] == 9:
-      raise KeyboardInterrupt
-    write(self, row)
-
-  with monkeypatch.context() as patches:
-    patches.setattr(results.RunFolder, "write_metrics", stop)
+  given = "evolving", _SMALL, "--resume"
+  with stopped_at(round=9):
     run(*given, code=130)
   run(*given, "--max_states_in_memory=1")
   assert metrics(folder) == metrics(in_memory.folder)
@@ -140,7 +116,7 @@ def test_damaged_file_is_told_in_a_line_and_the_run_starts_again(
   folder = shutil.copytree(on_disk, tmp_path / "run")
   path = folder / _RUN
   path.write_bytes(path.read_bytes()[:5000])
-  (error,) = run(evolving, _ON_DISK, "--resume").errors.splitlines()
+  (error,) = run("evolving", _ON_DISK, "--resume").errors.splitlines()
   assert error.startswith(f"evolving: checkpoints in {path} cannot be used: ")
   assert "the file is damaged: " in error
   assert metrics(folder) == metrics(in_memory.folder)
@@ -151,7 +127,7 @@ def test_damaged_file_is_told_in_a_line_and_the_run_starts_again(
 def test_other_scenarios_have_it_too(tmp_path, run, name, monkeypatch):
   # There may be a folder of a cache.
   monkeypatch.chdir(tmp_path)
-  given = *_OTHERS[name], "--noprogress"
+  given = name, _OTHERS[name], "--noprogress"
   in_memory = run(*given).folder
   on_disk = run(*given, "--max_states_in_memory=1", folder="on_disk").folder
   assert metrics(on_disk) == metrics(in_memory)
@@ -162,10 +138,9 @@ class TestSomeClientsAreEvaluated:
   """In two rounds."""
 
   @pytest.fixture(scope="class")
-  def some(self, tmp_path_factory, run_in):
-    folder = tmp_path_factory.mktemp("runs") / "run"
+  def some(self, run_once):
     flags = "--rounds=2 --evaluation_clients=3"
-    return run_in(folder, evolving, _SMALL, flags, errors="")
+    return run_once("evolving", _SMALL, flags, errors="")
 
   def test_training_is_as_before(self, some, in_memory):
     rows, everybody = some.rows, in_memory.rows[:2]
@@ -183,7 +158,7 @@ class TestSomeClientsAreEvaluated:
     # The last round, which is evaluated on all domains, is left out: sums of
     # larger batches may be rounded otherwise.
     flags = "--evaluation_clients=12 --rounds=3"
-    same = run(evolving, _SMALL, flags, errors="").rows[:2]
+    same = run("evolving", _SMALL, flags, errors="").rows[:2]
     everybody = in_memory.rows[:2]
     assert {row.pop("evaluation_clients") for row in same} == {"12"}
     assert {row.pop("evaluation_clients") for row in everybody} == {"0"}
@@ -193,7 +168,7 @@ class TestSomeClientsAreEvaluated:
     self, run, some
   ):
     flags = "--rounds=2 --evaluation_clients=3 --checkpoint_every=0"
-    folder = run(evolving, _ON_DISK, flags, errors="").folder
+    folder = run("evolving", _ON_DISK, flags, errors="").folder
     assert metrics(folder) == metrics(some.folder)
     assert sorted(path.name for path in folder.iterdir()) == [
       ".lock",
@@ -208,6 +183,6 @@ class TestSomeClientsAreEvaluated:
 
 def test_other_evaluation_is_another_run(in_memory, run_in):
   assert in_memory.config["flags"]["max_states_in_memory"] is None
-  given = evolving, _SMALL, "--resume --evaluation_clients=3"
+  given = "evolving", _SMALL, "--resume --evaluation_clients=3"
   errors = run_in(in_memory.folder, *given, code=2).errors
   assert "--evaluation_clients was 0 and is 3" in errors

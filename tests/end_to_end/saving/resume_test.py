@@ -13,7 +13,6 @@ import pytest
 
 from benchmarks import resume
 from tests.fixtures import tables
-from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import evolving
 from tff_shift.reporting import trackers
 from tff_shift.reporting.figures import drawing
@@ -46,10 +45,9 @@ def empty_figures(drawn_figures):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, run_in):
+def whole(run_once):
   """The folder of a run that was never stopped."""
-  folder = tmp_path_factory.mktemp("runs") / "whole"
-  return run_in(folder, evolving, _SMALL, errors="").folder
+  return run_once(evolving, _SMALL, errors="").folder
 
 
 @pytest.fixture
@@ -279,7 +277,7 @@ def test_other_kernels_are_refused_with_both_versions(finished, refused):
 def test_drifting_clients_go_on_in_training_and_in_use(
   tmp_path, run, monkeypatch
 ):
-  given = dynamic_personalization, _DYNAMIC
+  given = "dynamic_personalization", _DYNAMIC
   whole, folder = run(*given, folder="whole").folder, tmp_path / "run"
   write, step = results.RunFolder.write_metrics, rounds.Rounds.step
 

@@ -175,7 +175,7 @@ def test_run_goes_on_with_other_seeds_but_no_other_numbers(run):
   def open_again():
     plan = guidance.planning.make_plan()
     common_flags.open_folder(
-      guidance.planning.SCENARIO, plan.model, plan.what_follows, None
+      guidance.planning.SCENARIO, plan.model, plan.what_follows, plan.schema
     )
 
   for seeds in ("0", "0,1"):

@@ -115,8 +115,6 @@ def test_no_examples(run_predict, written, capsys):
     data.npz: the file exists; name another or pass --overwrite
 --separator=;
     --separator=; belongs to CSV files
---label=y
-    --label=y: it must be left out: an .npz file has no columns
 --output=a.txt
     --output=a.txt: it must be one of .csv, .csv.gz, .parquet, .npz
 --output=/proc/self/fdinfo/a.npz

@@ -134,11 +134,6 @@ def _check_flags() -> None:
     "output", output.parent.is_dir(), "a file in an existing folder"
   )
   common_flags.require("output", not output.is_dir(), "a file, not a folder")
-  common_flags.require(
-    "label",
-    FLAGS.label is None or not FLAGS.input.endswith(".npz"),
-    "left out: an .npz file has no columns",
-  )
   with common_flags.usage_errors():
     _dialect()
   if output.exists() and not FLAGS.overwrite:

@@ -271,6 +271,16 @@ class TestNumLocalSteps:
     assert len(set(by_client)) >= 6 and len(set(by_round)) >= 6
     assert by_client == [draw(client, 0, [3, 5]) for client in range(8)]
 
+  @pytest.mark.parametrize("straggler_ratio", [0.0, 0.5, 1.0])
+  def test_client_without_examples_has_no_steps(self, count, straggler_ratio):
+    for round_num in range(4):
+      assert 0 == count(
+        numbered([0, 0]),
+        round_num,
+        local_steps=3,
+        straggler_ratio=straggler_ratio,
+      )
+
   def test_stragglers_of_epochs_train_at_most_the_epochs(self, count):
     drawn = {
       count(

@@ -274,11 +274,14 @@ class TestNumLocalSteps:
   @pytest.mark.parametrize("straggler_ratio", [0.0, 0.5, 1.0])
   def test_client_without_examples_has_no_steps(self, count, straggler_ratio):
     for round_num in range(4):
-      assert 0 == count(
-        numbered([0, 0]),
-        round_num,
-        local_steps=3,
-        straggler_ratio=straggler_ratio,
+      assert (
+        count(
+          numbered([0, 0]),
+          round_num,
+          local_steps=3,
+          straggler_ratio=straggler_ratio,
+        )
+        == 0
       )
 
   def test_stragglers_of_epochs_train_at_most_the_epochs(self, count):

@@ -22,6 +22,7 @@ Choices:
 """
 
 import dataclasses
+from typing import Any
 
 import tensorflow as tf
 
@@ -49,6 +50,50 @@ class HParams(hyperparameters.LocalHParams):
   )
 
 
+def share(
+  model: split_model.SplitModel, hparams: Any, shared: str
+) -> algorithm.AlgorithmSpec:
+  """Builds the spec of clients that train both parts of a model together.
+
+  Args:
+    model: The model.
+    hparams: Local training, and the `head`.
+    shared: The part that the server averages, `backbone` or `head`. The other
+      one is the clients' state.
+  """
+  model = split_model.with_head(model, hparams.head)
+  initial = {"backbone": model.initial_backbone, "head": model.initial_head}
+  (personal,) = initial.keys() - {shared}
+
+  def joined(weights, state) -> split_model.SplitWeights:
+    return split_model.SplitWeights(**{shared: weights, personal: state})
+
+  @local_training.allows_padding
+  def train_client(weights, state, data, round_num):
+    result = fed_avg.train_client(
+      model, hparams, joined(weights, state), data, round_num
+    )
+    return algorithm.ClientResult(
+      update=getattr(result.update, shared),
+      client_state=tf.nest.map_structure(
+        tf.add, state, getattr(result.update, personal)
+      ),
+      loss=result.loss,
+    )
+
+  return algorithm.AlgorithmSpec(
+    initial_weights=initial[shared],
+    initial_client_state=lambda seed, weights: initial[personal](seed),
+    starts_alike=True,
+    train_client=train_client,
+    predict_as_client=local_training.allows_padding(
+      lambda weights, state, _, examples: evaluation.predict(
+        model, joined(weights, state), examples.x
+      )
+    ),
+  )
+
+
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
@@ -57,31 +102,4 @@ def build(
   A client's state is its personalization layers; the server has no model to
   predict with.
   """
-  model = split_model.with_head(model, hparams.head)
-
-  @local_training.allows_padding
-  def train_client(base, personal, data, round_num):
-    result = fed_avg.train_client(
-      model,
-      hparams,
-      split_model.SplitWeights(base, personal),
-      data,
-      round_num,
-    )
-    return algorithm.ClientResult(
-      update=result.update.backbone,
-      client_state=tf.nest.map_structure(tf.add, personal, result.update.head),
-      loss=result.loss,
-    )
-
-  return algorithm.AlgorithmSpec(
-    initial_weights=model.initial_backbone,
-    initial_client_state=lambda seed, weights: model.initial_head(seed),
-    starts_alike=True,
-    train_client=train_client,
-    predict_as_client=local_training.allows_padding(
-      lambda base, personal, _, examples: evaluation.predict(
-        model, split_model.SplitWeights(base, personal), examples.x
-      )
-    ),
-  )
+  return share(model, hparams, "backbone")

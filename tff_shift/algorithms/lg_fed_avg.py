@@ -30,13 +30,9 @@ Choices:
 
 import dataclasses
 
-import tensorflow as tf
-
-from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_per
 from tff_shift.learning import algorithm
-from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import local_training
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
@@ -64,33 +60,4 @@ def build(
   A client's state is its representation; the server has no model to predict
   with.
   """
-  model = split_model.with_head(model, hparams.head)
-
-  @local_training.allows_padding
-  def train_client(head, representation, data, round_num):
-    result = fed_avg.train_client(
-      model,
-      hparams,
-      split_model.SplitWeights(representation, head),
-      data,
-      round_num,
-    )
-    return algorithm.ClientResult(
-      update=result.update.head,
-      client_state=tf.nest.map_structure(
-        tf.add, representation, result.update.backbone
-      ),
-      loss=result.loss,
-    )
-
-  return algorithm.AlgorithmSpec(
-    initial_weights=model.initial_head,
-    initial_client_state=lambda seed, weights: model.initial_backbone(seed),
-    starts_alike=True,
-    train_client=train_client,
-    predict_as_client=local_training.allows_padding(
-      lambda head, representation, _, examples: evaluation.predict(
-        model, split_model.SplitWeights(representation, head), examples.x
-      )
-    ),
-  )
+  return fed_per.share(model, hparams, "head")

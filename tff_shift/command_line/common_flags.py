@@ -131,7 +131,6 @@ class Configuration(
       + ", ".join(algorithms.names(kind.scenario))
     ),
     is_compared=False,
-    group="training",
   )
   seeds: tuple[int, ...] = configuration.seeds(
     (0,), "Comma-separated seeds, one run per seed."
@@ -199,7 +198,6 @@ class Configuration(
     "Fraction of the clients in the cohort of a round, above 0 and at most 1.",
     above=0,
     maximum=1,
-    group="training",
   )
   model: str | None = configuration.setting(
     None,

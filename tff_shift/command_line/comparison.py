@@ -132,7 +132,6 @@ class Run(callbacks.Callback):
   measure_spending: Callable[[rounds.Rounds], None] | None = None
   schema: table.Schema = dataclasses.field(default_factory=table.Schema)
   note_rise: Callable[[], None] | None = None
-  _losses: list[float] = dataclasses.field(default_factory=list)
   _latest = None
   # A stream is one step, with a step of the bar for each period.
   _num_more = 0
@@ -152,7 +151,6 @@ class Run(callbacks.Callback):
 
   def on_loss(self, round_num, loss):
     """Tracks the loss."""
-    self._losses.append(loss)
     for tracker in self.trackers:
       tracker.on_loss(round_num, loss)
 
@@ -195,7 +193,7 @@ class Run(callbacks.Callback):
 
   def on_end(self, running):
     """Writes the model of the run, if that of the best round is not kept."""
-    if self.note_rise is not None and summary.has_risen(self._losses):
+    if self.note_rise is not None and summary.has_risen(running.losses):
       self.note_rise()
     if not self._keeps_best():
       self._save()

@@ -217,9 +217,8 @@ def flag_of(algorithm: str, hparam: str) -> str | None:
 
   None: it keeps its default.
   """
-  named = f"{algorithm}.{hparam}"
-  if named in flags.FLAGS and flags.FLAGS[named].value is not None:
-    return named
+  if (algorithm, hparam) in named_flags():
+    return f"{algorithm}.{hparam}"
   is_set = flags.FLAGS[hparam].value is not None
   return hparam if is_set and not keeps_published(algorithm, hparam) else None
 

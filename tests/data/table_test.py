@@ -106,3 +106,22 @@ class TestValidate:
     assert refusal(table.validate, infinite, "mine").startswith(
       "x of mine: all numbers must be finite as"
     )
+
+
+def test_digest_depends_on_arrays_and_names_alone():
+  x, y = np.float32([[0], [1]]), np.int32([0, 1])
+  schema = table.Schema(classes=("a", "b"), features=("dose",))
+  whole = table.Table(x, y, schema, client=y, time=y)
+  others = [
+    whole._replace(x=x + 1),
+    whole._replace(y=1 - y),
+    whole._replace(client=1 - y),
+    whole._replace(time=1 - y),
+    whole._replace(group=y),
+    whole._replace(num_train=1),
+    whole._replace(schema=schema.replace(features=("age",))),
+    whole._replace(schema=schema.replace(clients=("north", "south"))),
+  ]
+  digests = {table.digest(content) for content in [whole, *others]}
+  assert len(digests) == 1 + len(others)
+  assert table.digest(whole._replace(x=x.copy())) == table.digest(whole)
